@@ -166,6 +166,10 @@ void Server::judge(Instant woke) {
   if (scan_.next() > woke) {
     return;
   }
+  if (has_failed_) {
+    kills_.take_back_lost_verdicts();
+    has_failed_ = false;
+  }
   DeadlineScan::Found found = scan_.run(woke, next_sweep_);
   kills_.carry_out(found, ClockReading::now());  // before anything that may fail
   warnings_.note(std::move(found.soft));
@@ -250,6 +254,7 @@ void Server::run_once_guarded() {
   try {
     run_once();
   } catch (...) {
+    has_failed_ = true;
     scan_.want();
     sleep_until(Instant::now() + kAfterFailure);
     throw;

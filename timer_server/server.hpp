@@ -99,6 +99,7 @@ class Server {
   MetricsFile metrics_file_;
 
   Instant next_sweep_;
+  bool has_failed_ = false;  // the last iteration, perhaps after verdicts
   std::string stop_reason_ = "COMMAND ended";
   std::vector<EventSource> sources_;
   EventSource timer_;

@@ -23,7 +23,7 @@ namespace {
 using namespace filetimer;
 using namespace filetimer::cli;
 
-// So that libFuzzer's 4,096 bytes reach into every part of a page of 836 KiB.
+// So that libFuzzer's 4,096 bytes reach into every part of a page of 2.1 MB.
 constexpr std::size_t kSeedSlots = 4;
 struct Part {
   std::size_t at;

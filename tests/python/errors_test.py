@@ -3,9 +3,14 @@
 import datetime
 import json
 import math
+import pathlib
 import pickle
 import re
+import resource
+import signal
+import subprocess
 import sys
+import time
 import unittest
 import unittest.mock
 
@@ -254,6 +259,23 @@ class OutOfMemory(ServerCase):
             call()
         self.assertGreater(failed, 10)
         self.assertEqual(self.open_scopes(), [])
+
+    def test_a_server_kills_a_worker_that_hung_in_the_meantime(self):
+        worker = subprocess.Popen(["sleep", "600"])
+        self.addCleanup(suite.end, worker)
+        deadline = time.time() + 2
+        with open(self.server.fifo, "wb", buffering=0) as pipe:
+            for number in range(1000):
+                pipe.write(b'{"version": 1, "pid": %d, "scope_id": "%0200d", "expiration_time": %f, "signal": 9}\n'
+                           % (worker.pid, number, deadline))
+        self.client("ping")  # it has read them
+        status = pathlib.Path(f"/proc/{self.server.pid}/status").read_text()
+        used = int(re.search(r"VmSize:\s*(\d+)", status)[1]) << 10
+        resource.prlimit(self.server.pid, resource.RLIMIT_AS, (used, resource.RLIM_INFINITY))
+        time.sleep(max(deadline - time.time(), 0) + 0.5)
+        self.assertIsNone(worker.poll(), "it had memory for the kill")
+        resource.prlimit(self.server.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        self.assertEqual(worker.wait(BOUND_S), -signal.SIGKILL)
 
 
 class Misuse(ConfiguredCase):

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: MIT
 """Child processes and the ends of processes: each child is a separate worker, or none."""
 import contextlib
+import fcntl
 import importlib.util
 import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import unittest
 
 import filetimer
 import suite
-from harness import ServerCase, worker_test
+from harness import SERVER, ServerCase, worker_test
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -254,6 +256,32 @@ class Restarts(ServerCase):
         self.addCleanup(self.server.close)
         record = self.record("killed", worker.pid)
         self.assertEqual((record["verdict"], record["cancelled"]), ("dead", ["epoch"]))
+
+
+class Messages(ServerCase):
+    def test_each_of_many_is_written_when_the_reader_of_standard_error_reads_again(self):
+        dir = os.path.join(self.folder, "other")
+        for folder in dir, dir + "/kills":
+            os.mkdir(folder, 0o700)
+        for number in range(600):
+            pathlib.Path(f"{dir}/kills/{number}").write_text('{"stage":"judged","version":9}\n')
+        reading, writing = os.pipe()
+        self.addCleanup(os.close, reading)
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+        server = subprocess.Popen([SERVER, "--dir", dir], stdout=subprocess.PIPE, stderr=writing)
+        self.addCleanup(suite.end, server)
+        os.close(writing)
+        server.stdout.readline()  # it is ready
+        os.set_blocking(reading, False)
+        said = b""
+
+        def are_all_there():
+            nonlocal said
+            with contextlib.suppress(BlockingIOError):
+                said += os.read(reading, 4096)
+            return said.count(b"is of version 9") == 600
+
+        suite.wait_until(are_all_there, "messages are missing")
 
 
 class Multiprocessing(ServerCase):

@@ -2,6 +2,7 @@
 """Control requests, and filetimer.Server."""
 import asyncio
 import contextlib
+import json
 import math
 import os
 import signal
@@ -57,6 +58,13 @@ class Questions(ConfiguredCase):
         self.assertEqual((status.expired, status.killed, status.kills_under_way, status.unkillable), (3, 1, 1, 0))
         self.assertTrue(0 < status.uptime < suite.BOUND_S, status.json)
         self.assertGreaterEqual(status.requests, 3)  # one for each page
+
+    def test_a_dump_has_the_age_of_a_scope_from_when_the_scope_was_read(self):
+        began = time.monotonic()
+        with filetimer.expires(FAR_S):
+            [worker] = json.loads(self.client("dump", "--json"))["workers"]
+            passed = time.monotonic() - began
+        self.assertLess(worker["open_scopes"][0]["elapsed_s"], passed - worker["gathered_ms"] / 1000)
 
     def test_a_rendezvous_names_the_missing_ranks(self):
         met = admin.rendezvous(0, 1, 10)

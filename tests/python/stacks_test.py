@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
 """The Python stacks of a worker that has expired, in the server's evidence and in `show`."""
 import os
+import resource
 import signal
 
 import filetimer
 import suite
-from harness import NATIVE_HANDLER, ServerCase, worker_test
+from harness import BOUND_S, NATIVE_HANDLER, ServerCase, worker_test
 
 HANG = """
 def hang_in_thread():
@@ -96,6 +97,19 @@ with filetimer.expires(0.3, "x"):
     hold()
 """, function="hold")
         self.assertEqual(self.functions(evidence), [["hold", "<module>"]])
+
+    def test_a_worker_that_cannot_be_stopped_was_not_held(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            os.mkfifo(sys.argv[1])  # until it has a writer the child executes nothing, and its parent sleeps in vfork()
+            action = (os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)
+            with filetimer.expires(0.3, "x"):
+                os.posix_spawn("/bin/true", ["true"], {}, file_actions=[action])
+            """, os.path.join(self.folder, "fifo"))
+        evidence = self.record("evidence", worker.pid)
+        if "it did not stop" not in evidence["missing"]:
+            self.skipTest(evidence["missing"])
+        self.assertNotIn("held_ms", evidence)
 
     def test_a_forked_child_has_its_own_stacks(self):
         for who in ("heartbeat", "job", "scope", "parent"):
@@ -297,6 +311,26 @@ try:
 except filetimer.TimerError as error:
     assert "no real-time signal is free" in str(error)
 """)
+
+
+class WithoutDescriptors(ServerCase):
+    options = ("--stopped", "kill", "--evidence", "proc")
+
+    def test_the_evidence_says_that_the_server_had_none(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            with filetimer.expires(2, "x"):
+                say("in")
+                time.sleep(60)
+            """)
+        worker.stdout.readline()
+        self.client("ping")
+        limits = resource.prlimit(self.server.pid, resource.RLIMIT_NOFILE)
+        used = {int(number) for number in os.listdir(f"/proc/{self.server.pid}/fd")}
+        resource.prlimit(self.server.pid, resource.RLIMIT_NOFILE, (min(set(range(4096)) - used), limits[1]))
+        self.assertIn("Too many open files", self.record("evidence", worker.pid)["missing"])
+        resource.prlimit(self.server.pid, resource.RLIMIT_NOFILE, limits)
+        self.assertEqual(worker.wait(BOUND_S), -signal.SIGKILL)
 
 
 class Sweeps(ServerCase):

@@ -284,6 +284,19 @@ class ServerAroundCommand(TerminalCase):
         self.assertEqual(done.stdout, b"64\n")
 
 
+class StandardError(ServerCase):
+    def test_a_log_that_cannot_be_renamed_is_told_once(self):
+        log = os.path.join(self.folder, "log")
+        os.mkdir(log + ".1")
+        line = '{"version": 1, "pid": %d, "scope_id": "%d", "expiration_time": 1, "signal": 0}\\n'
+        command = f"for i in $(seq 30); do printf '{line}' $$ $i >$TORCHELASTIC_TIMER_FILE; sleep 0.01; done"
+        done = subprocess.run(
+            [SERVER, "--dir", os.path.join(self.folder, "other"), "--log", log, "--log-max", "4K", "--evidence",
+             "none", "--", "sh", "-c", command], stderr=subprocess.PIPE, timeout=BOUND_S)
+        self.assertEqual(done.stderr.count(f"cannot rename the log '{log}': Is a directory".encode()), 1)
+        self.assertGreater(os.path.getsize(log), 8192)
+
+
 class Detached(TerminalCase):
     def test_it_does_not_hold_the_output_of_its_caller(self):
         done = subprocess.run([SERVER, "--dir", os.path.join(self.folder, "other"), "--detach"],

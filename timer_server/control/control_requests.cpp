@@ -224,6 +224,7 @@ ControlRequests::Answer ControlRequests::answer_dump(const AcceptedRequest& acce
     Dump::Asked& asked = dump.workers.emplace_back();
     asked.worker = *worker;
     asked.scopes = core_.policy.open_scopes_of(*worker, kMostScopesDumped);
+    asked.read = Instant::now();
     asked.order =
         core_.desk.collect({.worker = worker->process,
                             .level = most_evidence_allowed(),
@@ -246,7 +247,6 @@ void ControlRequests::finish_dumps() {
                             [](const Dump::Asked& asked) { return asked.order != nullptr; })) {
       return false;
     }
-    const Instant now = Instant::now();
     JsonWriter answer = begin_answer("done");
     answer.begin_array("workers");
     for (const Dump::Asked& asked : dump.workers) {
@@ -256,7 +256,7 @@ void ControlRequests::finish_dumps() {
       json.begin_array("open_scopes");
       for (const SlotReading& scope : asked.scopes) {
         json.begin_object();
-        write_scope(json, scope, now);
+        write_scope(json, scope, asked.read);
         json.end_object();
       }
       json.end_array();

@@ -63,6 +63,7 @@ class ControlRequests {
     struct Asked {
       WorkerIdentity worker;
       std::vector<SlotReading> scopes;
+      Instant read;         // when the scopes were
       EvidenceOrder order;  // null: delivered
       Evidence evidence;
     };

@@ -37,8 +37,7 @@ void EvidenceCollection::add_slow(Evidence& evidence, IdleStacksHelpers& helpers
   const std::string none = wants_stacks ? "no CPU sample and no stacks: " : "no CPU sample: ";
   const Instant until = request_.until + -kReleaseTime;
   if (until - Instant::now() < kLeastTime) {
-    return evidence.add_missing(none +
-                                "time was up while the evidence of other workers was collected");
+    return evidence.add_missing(none + "too little time was left");
   }
   // The helper is started before the CPU sample, because it reads files before it stops the worker.
   auto helper = request_.early ? request_.early->helper : nullptr;

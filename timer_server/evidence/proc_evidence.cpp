@@ -189,7 +189,8 @@ Evidence read_proc_evidence(pid_t pid, std::uint64_t start_time) {
   const std::string folder = fmt::format("/proc/{}", pid);
   const auto stat = read_stat(folder);
   if (!stat || stat->start_time != start_time) {
-    evidence.add_missing("the process had ended");
+    evidence.add_missing(!stat && is_for_now(stat.error()) ? stat.error().message
+                                                           : "the process had ended");
     return evidence;
   }
   evidence.cpu_user_s = seconds_of(stat->user_ticks);

@@ -136,6 +136,23 @@ void Kills::carry_out(const DeadlineScan::Found& found, const ClockReading& now)
   }
 }
 
+void Kills::take_back_lost_verdicts() {
+  core_.workers.for_each([this](Worker& worker) {
+    const bool has_kill = std::ranges::any_of(kills_, [&](const auto& kill) {
+      return kill->stage != Stage::kEnded && &kill->worker() == worker.process.get();
+    });
+    if (has_kill || !worker.process->is_alive()) {
+      return;
+    }
+    worker.kill = Worker::Kill::kNone;
+    for (const auto& page : worker.pages) {
+      for (const WorkerPage::Judged& judged : page->judged_slots()) {
+        page->reopen(judged.slot, judged.word);
+      }
+    }
+  });
+}
+
 void Kills::sample(std::span<Worker* const> workers, Instant now) {
   const bool has_helpers = policy_.evidence == EvidenceLevel::kStacks &&
                            core_.side_threads.waiting(SideThreads::Lane::kSlow) == 0;

@@ -98,6 +98,9 @@ class Kills {
   // Starts a kill of each worker with a verdict. `now` is when the scopes were judged. Shortens the
   // waits of the kills that hold up other scopes.
   void carry_out(const DeadlineScan::Found& found, const ClockReading& now);
+  // Takes back the verdicts that no kill carries out: the iteration that gave them has failed. The
+  // next scan gives them again.
+  void take_back_lost_verdicts();
   // Begins a kill, or continues one that an earlier server has begun. `worker`: null if it has
   // exited, and others that it has started may not have.
   void start(Worker* worker, KillOrder order, Instant now);

@@ -322,6 +322,9 @@ void RecordLog::rotate() {
        (!is_at_path() || ::unlink(path) == 0))) {  // rename() removes no link to the same file
     file_.reset();                                 // releases the lock
   } else {
+    const auto why = system_error(fmt::format("cannot rename the log '{}'", settings_.path));
+    messages::warning("{}; it grows over --log-max", why.value().message);
+    max_bytes_ = std::numeric_limits<std::uint64_t>::max();  // until it is opened again
     ::flock(file_.get(), LOCK_UN);
   }
 }

@@ -12,7 +12,7 @@
 //   frame TEXT     a frame, the innermost first
 //   cut TEXT       why further frames of the thread are missing
 //   note TEXT      why something else is missing
-//   stopped_us N   how long the worker was stopped
+//   stopped_us N   how long the worker was stopped; no such line: none of its threads was
 //   again          the helper waits for another request; without this line it exits
 //   end            the answer is complete
 // SPDX-License-Identifier: MIT
@@ -264,7 +264,8 @@ std::vector<Stack> read_stacks(Unwinder& unwinder, Tracees& tracees) {
   std::vector<Stack> stacks;
   const Instant begin = Instant::now();
   tracees.stop(kStopLimit);
-  for (const pid_t tid : tracees.threads_in(Tracees::State::kStopped)) {
+  const std::vector<pid_t> are_stopped = tracees.threads_in(Tracees::State::kStopped);
+  for (const pid_t tid : are_stopped) {
     if (Instant::now() - begin >= kStopLimit + kUnwindLimit) {
       note("not all native stacks: the worker was stopped for the longest time allowed");
       break;
@@ -282,7 +283,9 @@ std::vector<Stack> read_stacks(Unwinder& unwinder, Tracees& tracees) {
   tracees.release();
   const auto stopped =
       std::chrono::duration_cast<std::chrono::microseconds>(Instant::now() - begin);
-  fmt::print("stopped_us {}\n", stopped.count());
+  if (!are_stopped.empty()) {
+    fmt::print("stopped_us {}\n", stopped.count());
+  }
   for (const pid_t tid : running) {
     note(fmt::format("no native stack of thread {}: it did not stop", tid));
   }

@@ -12,6 +12,7 @@
 #include <new>
 #include <string>
 
+#include "common/limits.hpp"
 #include "common/text.hpp"
 #include "timer_server/system/mutex.hpp"
 #include "timer_server/system/side_threads.hpp"
@@ -19,7 +20,8 @@
 namespace filetimer::messages {
 namespace {
 
-constexpr std::size_t kQueue = 256;  // messages; then the oldest are dropped
+// The most messages, with room for some of each worker; then the oldest are dropped.
+constexpr std::size_t kQueue = 4 * kMaxWorkers;
 constexpr std::chrono::milliseconds kStopLimit{200};
 
 struct Message {

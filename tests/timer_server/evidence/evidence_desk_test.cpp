@@ -264,8 +264,7 @@ TEST_CASE("Without time the cheap evidence is collected, and it says what is mis
     const Evidence& evidence = stage.done[0];
     CHECK(!evidence.threads.empty());
     CHECK(missing_but_kernel_stacks(evidence.missing) ==
-          fmt::format("no CPU sample{}: time was up while the evidence of other workers was "
-                      "collected",
+          fmt::format("no CPU sample{}: too little time was left",
                       level == EvidenceLevel::kStacks ? " and no stacks" : ""));
   }
 }
