@@ -655,7 +655,7 @@ end:
        fi }
   /* take_verdict_back()
    * code: common/wake_protocol.hpp take_verdict_back fa5d051a
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::reopen 9d074e5e */
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::reopen 28f4134a */
   :: d_step { server_at == TAKE_BACK ->
        if
        :: IS_EXPIRED(word[i]) -> word[i] = word[i] - LAST; REACHED(W_TAKEN_BACK)
