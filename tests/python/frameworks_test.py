@@ -259,6 +259,17 @@ os.environ["FILETIMER_DIR"] = os.devnull  # the rank has the server of the clien
 say(in_child(rank))
 """, says="-9\n", TESTS=sys.path[0])
 
+    def test_so_is_one_that_was_forked_after_configure_without_stacks_or_close(self):
+        self.run_worker(RANK + """
+from filetimer import _stacks
+def rank():
+    say(train_one_batch()._client is None, train_one_step()._client is None, len(_stacks._offered))
+filetimer.configure(stacks=False)
+in_child(rank)
+filetimer.close()
+in_child(rank)
+""", says="False False 0\nTrue True 0\n", TESTS=sys.path[0])
+
     def test_the_idle_timeout_ends_with_the_training_and_begins_with_the_next_one(self):
         worker = self.start_rank("""
 def is_alive():

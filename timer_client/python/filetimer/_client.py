@@ -82,6 +82,7 @@ class Client(_native.Client):
             raise InvalidArgument(f"missing is {missing!r}: expected 'ignore', 'wait' or 'raise'")
         if rpc_timeout is not None:
             self._own_rpc_timeout = _native._seconds(rpc_timeout, "the rpc_timeout")
+        self._has_stacks = stacks
         self._connect(_path(dir, "dir"), timeout, _MISSING.index(missing), stacks, idle_timeout,
                       _path(timeouts, "timeouts"))
         if stacks:
@@ -132,16 +133,17 @@ def configure(dir: _Path | None = None, *, missing: Literal["ignore", "wait", "r
 
 
 def client_of_callback(idle_timeout: _Seconds | None) -> Client | None:
-    """Returns a Client for the callback of a trainer; None: this process has called configure(). A
-    process that was forked after that has a Client for the same server, because it inherits no
-    idle timeout.
+    """Returns a Client for the callback of a trainer; None: this process has called configure(), or
+    inherits its client closed. A process that was forked after configure() has a Client for the same
+    server, because it inherits no idle timeout.
     """
-    if _configured_in == os.getpid():
+    if not _configured_in:
+        return Client(idle_timeout=idle_timeout)
+    parents = _native._default_client()
+    if _configured_in == os.getpid() or parents.closed:
         return None
-    dir = None
-    if _configured_in and not _native._default_client().closed:
-        dir = os.path.dirname(_native._default_client().target) or None
-    return Client(dir, idle_timeout=idle_timeout)
+    return Client(os.path.dirname(parents.target) or None, idle_timeout=idle_timeout,
+                  stacks=parents._has_stacks)
 
 
 def _make_default() -> None:
