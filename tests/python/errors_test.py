@@ -3,6 +3,7 @@
 import datetime
 import json
 import math
+import os
 import pathlib
 import pickle
 import re
@@ -17,7 +18,7 @@ import unittest.mock
 import filetimer
 import suite
 from filetimer import _native, admin, errors
-from harness import BOUND_S, FAR_S, ConfiguredCase, ServerCase, in_thread
+from harness import BOUND_S, FAR_S, ConfiguredCase, ServerCase, in_thread, run_python
 
 # Each call, and the exception that it raises.
 REFUSED = r"""
@@ -109,6 +110,16 @@ class WithoutServer(unittest.TestCase):
         for error in (errors.RpcTimeoutError, errors.RendezvousTimeoutError, filetimer.ScopeExpired):
             self.assertTrue(issubclass(error, TimeoutError))
         self.assertTrue(issubclass(errors.InvalidArgument, ValueError))
+
+    def test_a_status_page_that_cannot_be_made_is_named_with_the_reason(self):
+        page = suite.folder_of(self, "python") + "/server"
+        for make, why in ((lambda: os.symlink("/nowhere", page), "cannot make '{}': Too many levels of symbolic links"),
+                          (lambda: os.mkfifo(page), "'{}' is no regular file: expected one, or nothing")):
+            make()
+            done = run_python("import sys, filetimer; filetimer.configure(sys.argv[1])", os.path.dirname(page),
+                              stderr=subprocess.PIPE, text=True)
+            self.assertIn(f"scopes are not watched: {why.format(page)}\n", done.stderr)
+            os.unlink(page)
 
     def test_errors_can_be_pickled(self):
         error = pickle.loads(pickle.dumps(filetimer.ScopeExpired("forward", 30.0, 30.1)))
