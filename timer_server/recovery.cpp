@@ -81,7 +81,7 @@ WatchRegistry::HasEnded Recovery::has_ended(bool is_on_pipe) {
              (means->ends_in_sigkill() ||
               (is_on_pipe && scope.acquired <= signalled && scope.deadline > signalled));
     });
-    if (kill != past_.end()) {
+    if (kill != past_.end() && !kill->has_cancelled) {
       kill->cancelled.push_back(scope.name);
     }
     return kill != past_.end();

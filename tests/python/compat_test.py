@@ -213,6 +213,7 @@ class Bytes(Case):
         kill = self.place("kills/newer", newer.encode())
         before = {path: path.read_bytes() for path in (pipe_page, kill)}
         own = self.place("kills/notes", b"somebody's own\n")
+        rests = [self.place("kills/1", b'{"schema":1,"ev'), self.place("kills/2", b'{"stage":"recorded"}\n')]
         server = self.start_worker("os.execv(*sys.argv[1:2], sys.argv[1:])", SERVER, "--dir", self.dir)
         self.assertIn("ready", server.stdout.readline())
         log = os.path.join(self.dir, "expired.jsonl")
@@ -224,7 +225,7 @@ class Bytes(Case):
             self.assertRegex(said, f"'{path}'.* is of version {NEWER}: expected 1: left alone")
         self.assertEqual({path: path.read_bytes() for path in before}, before)
         self.assertTrue(os.path.exists(f"{self.dir}/scopes/{worker.pid}"))
-        self.assertTrue(own.exists())
+        self.assertEqual([each.exists() for each in (own, *rests)], [True, False, False])
         self.assertEqual([each.poll() for each in (worker, of_pipe, killed)], [None] * 3)
 
     def test_a_newer_status_page_is_refused_and_kept(self):

@@ -242,18 +242,23 @@ class Restarts(ServerCase):
 
     def test_the_next_server_names_the_scopes_that_ended_with_the_worker(self):
         worker = self.start_worker("""
-            os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60")  # the kill goes on until it ends
-            with filetimer.expires(60, "epoch"), filetimer.expires(0.3, signal=signal.SIGCONT, grace=2):
+            say(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60"))  # the kill goes on until it ends
+            with filetimer.expires(60, "epoch"), filetimer.expires(0.3, signal=signal.SIGCONT, grace=60):
                 time.sleep(60)
             """)
+        left = int(worker.stdout.readline())
         self.wait_for_stage("signalled")
+        [page] = pathlib.Path(self.dir, "scopes").glob(f"{worker.pid}-*")
+        copy = shutil.copy(page, self.folder)
         worker.kill()
         worker.wait()
         self.wait_for_stage("cancelled")
         os.kill(self.server.pid, signal.SIGKILL)
         self.server.close()
+        os.rename(copy, page)  # as if the server had been killed before it removed the page
         self.server = filetimer.Server(dir=self.dir)
         self.addCleanup(self.server.close)
+        os.kill(left, signal.SIGKILL)
         record = self.record("killed", worker.pid)
         self.assertEqual((record["verdict"], record["cancelled"]), ("dead", ["epoch"]))
 

@@ -202,10 +202,12 @@ class Run(TerminalCase):
         os.mkdir(folder + "/own")
         os.chown(folder + "/own", somebody, somebody)
         for program, words in (CLIENT, ("run",)), (SERVER, ("--dir", folder + "/own/run")):
+            copy = shutil.copy(program, folder)
+            os.chmod(copy, 0o755)  # the umask of the build may forbid others to execute it
             said = b""
             for count in range(1, 30):
                 done = subprocess.run(
-                    [shutil.copy(program, folder), *words, "--", "true"], stderr=subprocess.PIPE, timeout=BOUND_S,
+                    [copy, *words, "--", "true"], stderr=subprocess.PIPE, timeout=BOUND_S,
                     env={**os.environ, "FILETIMER": "off"}, user=somebody, group=somebody, extra_groups=[],
                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (count, count)))
                 if done.returncode == 0:
@@ -230,7 +232,9 @@ class OtherUsers(TerminalCase):
         self.addCleanup(suite.end, worker)
         if "\nUid:\t65532\t0\t" not in pathlib.Path(f"/proc/{worker.pid}/status").read_text():
             self.skipTest("this machine does not allow a set-uid program in /tmp")
-        server = subprocess.Popen([shutil.copy(SERVER, folder), "--dir", folder + "/own/run"], stdout=subprocess.PIPE,
+        copy = shutil.copy(SERVER, folder)
+        os.chmod(copy, 0o755)
+        server = subprocess.Popen([copy, "--dir", folder + "/own/run"], stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE, text=True, **somebody)
         self.addCleanup(suite.end, server)
         server.stdout.readline()
@@ -312,7 +316,8 @@ class Detached(TerminalCase):
         self.addCleanup(log.close)
         log.bind(dev + "/log")
         log.settimeout(BOUND_S)
-        with_log = 'cp -a /dev/null "$0" && mount --bind "$0" /dev && exec "$@"'
+        # Not a copy of /dev/null: no device can be opened below a /tmp that is mounted with nodev.
+        with_log = ': >"$0/null" && mount --bind /dev/null "$0/null" && mount --rbind "$0" /dev && exec "$@"'
         words = ("unshare", "--mount", "sh", "-c", with_log, dev)
         if not shutil.which("unshare") or subprocess.run([*words, "true"], stderr=subprocess.DEVNULL).returncode:
             self.skipTest("this machine does not allow a new mount namespace")
@@ -335,10 +340,12 @@ class Detached(TerminalCase):
         os.mkfifo(dir + "/requests", 0o600)
         reader = os.open(dir + "/requests", os.O_RDWR)  # for which a start waits
         self.addCleanup(os.close, reader)
-        caller = subprocess.Popen([SERVER, "--dir", dir, "--detach"], stderr=subprocess.DEVNULL)
+        caller = subprocess.Popen([SERVER, "--dir", dir, "--detach"], stderr=subprocess.DEVNULL,
+                                  preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         self.addCleanup(suite.end, caller)
         children = pathlib.Path(f"/proc/{caller.pid}/task/{caller.pid}/children")
         server = int(wait_until(children.read_text))
+        os.kill(server, signal.SIGSTOP)  # it would wait for a second only
         caller.send_signal(signal.SIGINT)
         self.assertEqual(caller.wait(timeout=BOUND_S), -signal.SIGINT)
         os.kill(server, signal.SIGKILL)

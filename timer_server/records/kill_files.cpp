@@ -124,6 +124,7 @@ void apply(KillState& kill, const dom::object& object, std::string_view boot_id)
     kill.sent.push_back(signal_in(object));
   } else if (stage == "cancelled") {
     kill.cancelled = texts_at(object, "scopes");
+    kill.has_cancelled = true;
   } else if (stage == "ended") {
     kill.verdict = verdict_in(object);
     kill.is_recorded = false;
@@ -215,7 +216,7 @@ std::vector<KillState> KillFiles::read() const {
       const std::size_t last = text->rfind(kStage, text->rfind('\n'));
       (void)!::truncate(path.c_str(), static_cast<off_t>(text->find('\n', last) + 1));
       kills.push_back(std::move(**kill));
-    } else if (text->empty() || text->starts_with(R"({"schema":)")) {  // else it is somebody's own
+    } else if (text->empty() || text->starts_with(R"({"s)")) {  // a record or a stage
       ::unlink(path.c_str());
     }
   }

@@ -33,6 +33,7 @@ struct KillState {
   std::optional<KillVerdict> verdict;  // none: the kill has not ended
   bool has_hook = false;               // its hook was started
   std::vector<std::string> cancelled;  // other scopes of the worker; in the file once it has died
+  bool has_cancelled = false;          // the file has them
 };
 
 // Keeps one file for each kill, `kills/ID`, from the verdict until the record of the outcome is
