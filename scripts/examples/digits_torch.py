@@ -214,7 +214,8 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--timeout", type=float, default=30, help="of each phase, in seconds; exchange gets twice as much")
+    parser.add_argument("--timeout", type=float, default=30,
+                        help="of each phase, in seconds; exchange gets twice as much")
     parser.add_argument("--client", choices=CLIENTS, default="torch")
     parser.add_argument(
         "--hang",

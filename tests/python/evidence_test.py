@@ -16,6 +16,12 @@ import filetimer
 import suite
 from harness import CLIENT, SERVER, ServerCase
 
+WAIT = """
+with filetimer.expires(60):
+    say("in")
+    sys.stdin.read()
+"""
+
 # Threads that wait in a system call each, and where its descriptor leads.
 CALLS = """
 import ctypes, fcntl, json, select, socket
@@ -177,11 +183,7 @@ class Seen(ServerCase):
         self.assertNotIn("too many workers", str(evidence))
 
     def test_a_dump_has_the_job_of_a_worker(self):
-        worker = self.start_worker("""
-            with filetimer.expires(60):
-                say("in")
-                sys.stdin.read()
-            """, SLURM_JOB_ID="8812")
+        worker = self.start_worker(WAIT, SLURM_JOB_ID="8812")
         worker.stdout.readline()
         suite.wait_until(lambda: self.dump(worker.pid).get("job_id") == "8812")  # a thread of the server reads it
 
@@ -191,11 +193,7 @@ class ShortTime(ServerCase):
     dump = Seen.dump
 
     def test_it_is_shared_by_native_and_python_stacks(self):
-        worker = self.start_worker("""
-            with filetimer.expires(60):
-                say("in")
-                sys.stdin.read()
-            """)
+        worker = self.start_worker(WAIT)
         worker.stdout.readline()
         def has_both():
             dump = self.dump(worker.pid)

@@ -242,7 +242,7 @@ class Restarts(ServerCase):
 
     def test_the_next_server_names_the_scopes_that_ended_with_the_worker(self):
         worker = self.start_worker("""
-            say(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60"))  # the kill goes on until it ends
+            say(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60"))  # the kill waits for its end
             with filetimer.expires(60, "epoch"), filetimer.expires(0.3, signal=signal.SIGCONT, grace=60):
                 time.sleep(60)
             """)

@@ -42,6 +42,9 @@ while True:
         os._exit(6)
 """
 
+SOMEBODY = 65_532  # a user without processes
+AS_SOMEBODY = {"user": SOMEBODY, "group": SOMEBODY, "extra_groups": []}
+
 
 class Terminal:
     """A process that leads the session of a new terminal."""
@@ -196,11 +199,10 @@ class Run(TerminalCase):
     def test_a_command_for_which_there_is_no_process_exits_125(self):
         if os.geteuid() != 0:  # no limit of processes binds root
             self.skipTest("no process of another user can be started here")
-        somebody = 65_532
         folder = suite.folder_of(self, "python", "/tmp")
         os.chmod(folder, 0o755)
         os.mkdir(folder + "/own")
-        os.chown(folder + "/own", somebody, somebody)
+        os.chown(folder + "/own", SOMEBODY, SOMEBODY)
         for program, words in (CLIENT, ("run",)), (SERVER, ("--dir", folder + "/own/run")):
             copy = shutil.copy(program, folder)
             os.chmod(copy, 0o755)  # the umask of the build may forbid others to execute it
@@ -208,7 +210,7 @@ class Run(TerminalCase):
             for count in range(1, 30):
                 done = subprocess.run(
                     [copy, *words, "--", "true"], stderr=subprocess.PIPE, timeout=BOUND_S,
-                    env={**os.environ, "FILETIMER": "off"}, user=somebody, group=somebody, extra_groups=[],
+                    env={**os.environ, "FILETIMER": "off"}, **AS_SOMEBODY,
                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (count, count)))
                 if done.returncode == 0:
                     break
@@ -221,26 +223,25 @@ class OtherUsers(TerminalCase):
     def test_a_set_uid_program_is_a_process_of_the_user_that_it_runs_as(self):
         if os.geteuid() != 0:
             self.skipTest("no process of another user can be started here")
-        somebody = {"user": 65_532, "group": 65_532, "extra_groups": []}
         folder = suite.folder_of(self, "python", "/tmp")
         os.chmod(folder, 0o755)
         program = shutil.copy(shutil.which("sleep"), folder)
         os.chmod(program, 0o4755)
         os.mkdir(folder + "/own")
-        os.chown(folder + "/own", 65_532, 65_532)
-        worker = subprocess.Popen([program, "60"], **somebody)
+        os.chown(folder + "/own", SOMEBODY, SOMEBODY)
+        worker = subprocess.Popen([program, "60"], **AS_SOMEBODY)
         self.addCleanup(suite.end, worker)
-        if "\nUid:\t65532\t0\t" not in pathlib.Path(f"/proc/{worker.pid}/status").read_text():
+        if f"\nUid:\t{SOMEBODY}\t0\t" not in pathlib.Path(f"/proc/{worker.pid}/status").read_text():
             self.skipTest("this machine does not allow a set-uid program in /tmp")
         copy = shutil.copy(SERVER, folder)
         os.chmod(copy, 0o755)
         server = subprocess.Popen([copy, "--dir", folder + "/own/run"], stdout=subprocess.PIPE,
-                                  stderr=subprocess.PIPE, text=True, **somebody)
+                                  stderr=subprocess.PIPE, text=True, **AS_SOMEBODY)
         self.addCleanup(suite.end, server)
         server.stdout.readline()
         with open(folder + "/own/run/requests", "w") as pipe:
             pipe.write('{"version": 1, "pid": %d, "scope_id": "x", "expiration_time": 1, "signal": 9}\n' % worker.pid)
-        self.assertIn(f"pid {worker.pid} belongs to user 0: expected a process of user 65532", server.stderr.readline())
+        self.assertIn(f"pid {worker.pid} belongs to user 0: expected a process of user {SOMEBODY}", server.stderr.readline())
 
 
 class ServerAroundCommand(TerminalCase):

@@ -53,7 +53,7 @@ std::optional<Instant> released_at(Core& core, const Process& process, const Exp
 }
 
 // Returns the names of the worker's open scopes.
-std::vector<std::string> open_scopes_of(const Worker& worker) {
+std::vector<std::string> names_of_open_scopes(const Worker& worker) {
   std::vector<std::string> names;
   for (const auto& page : worker.pages) {
     for (const SlotReading& reading : page->open_slots()) {
@@ -290,7 +290,7 @@ void Kills::note_death(Kill& kill) {
   std::vector<std::string>& cancelled = kill.order.cancelled;
   const Worker* const worker = core_.workers.find(kill.worker());
   if (worker != nullptr && worker->is_dying()) {
-    std::ranges::move(open_scopes_of(*worker), std::back_inserter(cancelled));
+    std::ranges::move(names_of_open_scopes(*worker), std::back_inserter(cancelled));
   }
   if (worker != nullptr && !cancelled.empty()) {
     core_.kill_files.note_cancelled(kill.order.id(), cancelled);

@@ -190,16 +190,24 @@ ServerLocation locate_server(const std::string& dir) {
   return {.pipe = folder.path(kPipeName), .run_folder = folder.dir};
 }
 
+namespace {
+
+// Returns whether the pipe lies in the runtime directory of a server that runs.
+bool is_in_directory_of_server(const std::string& pipe) {
+  const ServerLocation beside = locate_server(pipe.substr(0, pipe.rfind('/')));
+  return beside.pipe == pipe && look_for_server(beside.run_folder).is_there;
+}
+
+}  // namespace
+
 ServerLocation locate_server(const std::string& dir, const std::string& fifo) {
   ServerLocation place = locate_server(dir);
   const std::string pipe = resolve_pipe(dir, fifo);
-  const ServerLocation beside = locate_server(pipe.substr(0, pipe.rfind('/')));
-  const bool is_of_another = beside.pipe == pipe && look_for_server(beside.run_folder).is_there;
   // A pipe elsewhere, given or from $TORCHELASTIC_TIMER_FILE, belongs to that directory if the
   // caller names the directory and the pipe is not that of another server, or if the directory's
   // pipe is the same file.
   if (pipe != place.pipe && !is_same_file(place.pipe, pipe) &&
-      (is_of_another || !resolve_run_folder(dir).was_named)) {
+      (!resolve_run_folder(dir).was_named || is_in_directory_of_server(pipe))) {
     place.run_folder.clear();
   }
   place.pipe = pipe;
