@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -15,13 +14,6 @@
 
 namespace filetimer {
 namespace {
-
-// Slots are allocated in steps of this size. The first ones are allocated by doubling, because most
-// workers have few.
-constexpr std::size_t kSlotsAtOnce = 16;
-// Scopes that were judged keep their slots until their kills are over. Slots beyond
-// kMaxScopesPerWorker are watched but not saved, because the file has no room for them.
-constexpr std::size_t kMostSlots = 2 * kMaxScopesPerWorker;
 
 // A client that has lost its server acquires its open scopes again, with the same deadlines. The
 // conversion from the wall clock moves these by less than this. A renewal moves a deadline by more,
@@ -80,27 +72,17 @@ void write_header(PageHeader& header, const Process& worker, const WorkerFacts& 
 PipePage::PipePage(const std::string& folder, pid_t pid, Terms terms)
     : path_(fmt::format("{}/{}", folder, pid)), terms_(terms) {}
 
-std::optional<PipePage::SlotNumber> PipePage::take_free_slot() {
-  if (!free_.empty()) {
-    const SlotNumber slot = free_.back();
-    free_.pop_back();
-    return slot;
+// Scopes that were released late keep their slots until their kill is over. A worker has one kill
+// at a time, so there are never more than twice kMaxScopesPerWorker slots. Those beyond it are
+// watched but not saved, because the file has no room for them.
+PipePage::SlotNumber PipePage::take_free_slot() {
+  if (free_.empty()) {
+    grow(slots_.size() + 1);
+    return static_cast<SlotNumber>(slots_.size() - 1);
   }
-  const std::size_t count = slots_.size();
-  if (count == kMostSlots) {
-    return std::nullopt;
-  }
-  grow(count + 1);
-  return static_cast<SlotNumber>(count);
-}
-
-void PipePage::grow(std::size_t count) {
-  if (count > slots_.capacity()) {
-    slots_.reserve(count < kSlotsAtOnce ? std::bit_ceil(count)
-                                        : (count + kSlotsAtOnce - 1) / kSlotsAtOnce * kSlotsAtOnce);
-  }
-  slots_.resize(count);
-  entries_.resize(count);
+  const SlotNumber slot = free_.back();
+  free_.pop_back();
+  return slot;
 }
 
 Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
@@ -121,12 +103,11 @@ Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
     if (found) {
       release(id);  // a renewal that comes after the verdict
     }
-    const auto taken = by_id_.size() < kMaxScopesPerWorker ? take_free_slot() : std::nullopt;
-    if (!taken) {
+    if (by_id_.size() >= kMaxScopesPerWorker) {
       return failure(
           fmt::format("{} scopes of this worker are open: no more fit", kMaxScopesPerWorker));
     }
-    number = *taken;
+    number = take_free_slot();
     std::erase_if(cancelled_, [&](const Cancelled& each) { return each.slot == number; });
     entries_[number] = {.id = std::string(id)};
     slot_at(number).shown_bytes.store(

@@ -137,8 +137,11 @@ class PipePage final : public WorkerPage {
   [[nodiscard]] std::int64_t word_at(std::size_t slot) const {
     return slot_at(slot).deadline.load(kRelaxed);
   }
-  std::optional<SlotNumber> take_free_slot();
-  void grow(std::size_t count);
+  SlotNumber take_free_slot();
+  void grow(std::size_t count) {
+    slots_.resize(count);
+    entries_.resize(count);
+  }
   void free(std::size_t slot) {
     slot_at(slot).deadline.store(slot_word::kFree, kRelaxed);
     forget_id(slot);

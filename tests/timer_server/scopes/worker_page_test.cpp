@@ -441,16 +441,3 @@ TEST_CASE("a cancelled scope is in the file until the kill ends, or its slot is 
   CHECK(stage.page->needs_save());
   CHECK(saved() == "c 2h, ");
 }
-
-TEST_CASE("a worker with 2,048 slots whose kills are not over is refused a further scope") {
-  const PipeStage stage;
-  for (std::size_t i = 0; i < 2 * kMaxScopesPerWorker; ++i) {
-    const std::string id = std::to_string(i);
-    stage.acquire(id, 1h);
-    REQUIRE(stage.page->try_expire(i, stage.terms(1h).deadline.ns));
-    REQUIRE(stage.page->release(id));
-  }
-  CHECK_FALSE(stage.page->acquire("further", 7, stage.terms(1h)));
-  stage.page->acknowledge_late_release(0);
-  stage.acquire("further", 1h);
-}
