@@ -154,6 +154,7 @@ struct Core {
   const ScopePolicy policy{settings, lost};
   Workers workers{};
   Counters counters{};
+  bool wants_scan = false;  // at once: deadlines may have changed since the last scan
 
   // Returns what a worker's page says of its Python stacks. There is one interpreter in a process,
   // so the first page that has a dump signal counts.

@@ -82,7 +82,7 @@ void Inbox::on_line(const Result<wire::Request>& request, std::string_view line)
   ++core_.counters.requests;
   if (!request) {
     core_.rejections.add(request.error().message, line, 0);
-    registry_.note_unreadable_line();
+    core_.wants_scan = true;  // it may have held a wake-up message
     return;
   }
   try {

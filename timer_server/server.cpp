@@ -155,9 +155,6 @@ void Server::read_progress(const MissedTime::Clocks& woke) {
   }
   give_back_missed_time(woke);
   core_.workers.save_pages();
-  if (registry_.take_changed()) {
-    scan_.want();
-  }
 }
 
 // Judges by the time at which the loop woke: a release before that time has been read. A deadline
@@ -192,7 +189,7 @@ void Server::judge(Instant woke) {
   }
   kills_.sample(found.soon, woke);
   if (found.next != nullptr && !found.due.empty()) {
-    scan_.want();  // in the next iteration: now signals wait
+    core_.wants_scan = true;  // in the next iteration: now signals wait
   } else if (found.next != nullptr) {
     HaltedWorkers::look_ahead(*found.next);
     kills_.rehearse(*found.next);
@@ -238,9 +235,6 @@ Instant Server::carry_out(Instant woke) {
   if (commands_.have_hooks_ended()) {
     (void)life_.handle(LifeCycle::Event::kHooksDone, now);
   }
-  if (halted_.take_resumed() || kills_.take_changed_scopes()) {
-    scan_.want();
-  }
   if (life_.judges()) {
     next = std::min(next, scan_.next());
   }
@@ -255,7 +249,7 @@ void Server::run_once_guarded() {
     run_once();
   } catch (...) {
     has_failed_ = true;
-    scan_.want();
+    core_.wants_scan = true;
     sleep_until(Instant::now() + kAfterFailure);
     throw;
   }
@@ -278,7 +272,7 @@ void Server::give_back_missed_time(const MissedTime::Clocks& woke) {
   const Instant since = std::min(begun, woke.now);
   inbox_.antedate_requests(since);
   const Duration missed = core_.lost.add(since, now.now);
-  scan_.want();
+  core_.wants_scan = true;
   kills_.extend_grace(missed);
   if (missed <= Looks::kLeastTolerated) {
     return;  // the last iteration has reported it
@@ -317,7 +311,7 @@ void Server::sweep(Instant now) {
     }
     core_.workers.note_unsaved(worker);
   });
-  scan_.want();  // in the next iteration, which follows at once
+  core_.wants_scan = true;  // in the next iteration, which follows at once
   service_manager_.notify_status(core_.workers.count(), core_.counters.killed.total());
   write_metrics();
 }
@@ -334,14 +328,14 @@ void Server::check_directory() {
     control_.accept_all();  // the clients of the old socket
     inbox_.read();          // what they have written before they asked
     control_.listen(core_.directory.take_control_socket());
-    scan_.want();
+    core_.wants_scan = true;
   }
   if (core_.directory.is_pipe_gone()) {
     inbox_.read();  // what was written before the old pipe is closed
     inbox_.stop_listening();
     core_.directory.restore_pipe();
     inbox_.listen();
-    scan_.want();
+    core_.wants_scan = true;
   } else if (core_.directory.pipe().condition() == RequestPipe::Condition::kTakenOver) {
     // The other process gets the releases, so these scopes must not be judged when it has ended.
     core_.workers.for_each([](const Worker& worker) {
@@ -391,7 +385,7 @@ void Server::on_signal(int signal, bool is_from_terminal) {
 
 void Server::advance_life(Instant now) {
   const bool judged = life_.judges();
-  const bool has_more = judged && kills_.has_changed_scopes();  // to judge in the next iteration
+  const bool has_more = judged && core_.wants_scan;  // to judge in the next iteration
   if (kills_.idle() && !has_more && children_.is_done_killing()) {
     (void)life_.handle(LifeCycle::Event::kKillsDone, now);
   }

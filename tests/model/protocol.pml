@@ -672,11 +672,11 @@ end:
    * that comes while run_once() waits for a deadline that is near is read at that deadline.
    * code: timer_server/server.cpp Server::iterate 27e0f6cf
    * code: timer_server/server.cpp Server::run_once fe7f2ca9
-   * code: timer_server/server.cpp Server::read_progress 66b02c6b
+   * code: timer_server/server.cpp Server::read_progress c5ea77a4
    * code: timer_server/inbox.cpp Inbox::read 967129c1
    * code: timer_server/watch/page_registry.cpp WatchRegistry::look_for_pages 24c79400
-   * code: timer_server/watch/page_registry.cpp WatchRegistry::on_wake_up_message 3ba9d79a
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 540f9478
+   * code: timer_server/watch/page_registry.cpp WatchRegistry::on_wake_up_message c54255cc
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 711d3078
    * code: common/wake_protocol.hpp announce_scan fde183fc */
   :: d_step { server_at == READ_PIPE ||
               server_at == ASLEEP && (message[0] || message[1] || WAS_FULL || now >= next) ->
@@ -783,7 +783,7 @@ end:
        :: else
        fi;
        kill[i] = 0;
-       is_wanted = true; /* take_changed_scopes() */
+       is_wanted = true; /* Core::wants_scan */
        kill_next() }
 
   /* Server::withdraw(): BoardFile::stop(), RequestPipe::remove_from_path()

@@ -54,9 +54,8 @@ std::optional<Expiry> expiry_of(Core& core, const PageVerdict& place) {
   return expiry;
 }
 
-// Ends the verdicts of a kill of the worker that has ended. Returns whether the worker has scopes
-// to be judged.
-bool finish_scopes(Core& core, Worker& worker, std::span<const Expiry> expiries) {
+// Ends the verdicts of a kill of the worker that has ended.
+void finish_scopes(Core& core, Worker& worker, std::span<const Expiry> expiries) {
   // A worker that is alive after its kill is watched again. The scopes of one that has exited have
   // ended with the kill: they are not recorded as left open.
   if (!worker.is_dying() || worker.process->is_alive()) {
@@ -76,7 +75,7 @@ bool finish_scopes(Core& core, Worker& worker, std::span<const Expiry> expiries)
     worker.pipe->end_cancelled();
   }
   core.workers.note_unsaved(worker);
-  return !worker.pages.empty();
+  core.wants_scan |= !worker.pages.empty();  // it has scopes to be judged
 }
 
 }  // namespace
@@ -120,7 +119,7 @@ void Kills::carry_out(const DeadlineScan::Found& found, const ClockReading& now)
     } else if (worker->process->is_alive()) {  // a worker that has exited is removed
       // Its kill could not be begun or ended for want of memory.
       worker->kill = Worker::Kill::kNone;
-      has_changed_scopes_ = true;
+      core_.wants_scan = true;
     }
   }
   for (const auto& kill : kills_) {
@@ -489,7 +488,7 @@ void Kills::end(const KillOrder& order, Records::Outcome outcome) {
   }
   start_hook(order, outcome.verdict, number);
   if (Worker* const worker = core_.workers.find(*process)) {
-    has_changed_scopes_ |= finish_scopes(core_, *worker, order.expiries);
+    finish_scopes(core_, *worker, order.expiries);
   }
 }
 

@@ -137,9 +137,6 @@ class Kills {
   [[nodiscard]] std::size_t count() const { return kills_.size(); }
   // Returns the number of workers that are alive after SIGKILL.
   [[nodiscard]] std::size_t unkillable() const;
-  // Returns whether a kill has ended since the last call whose worker has scopes to be judged.
-  [[nodiscard]] bool has_changed_scopes() const { return has_changed_scopes_; }
-  bool take_changed_scopes() { return std::exchange(has_changed_scopes_, false); }
 
  private:
   // How long a look for the server's ancestors holds. rehearse() looks before a deadline, because
@@ -219,7 +216,6 @@ class Kills {
   std::unordered_map<const Process*, Kill*> kill_of_;  // by worker, not ended
   Duration stop_budget_{};        // what is left of kStopLimit in this advance()
   bool has_short_waits_ = false;  // see shorten_waits()
-  bool has_changed_scopes_ = false;
   std::vector<std::shared_ptr<const Process>> unkillable_;
   std::vector<std::string> messages_;  // of verdicts, printed after the signals
 };

@@ -21,6 +21,7 @@ constexpr Duration kIdleLook = std::chrono::milliseconds{100};
 DeadlineScan::Found DeadlineScan::run(Instant woke, Instant next_sweep) {
   Found found;
   announce_scan(core_.directory.status_page().board());
+  core_.wants_scan = false;
   next_ = Instant::never();
   shortest_ = kForever;
   const Instant begun = Instant::now();

@@ -68,8 +68,6 @@ class DeadlineScan {
   // status page says that the server looks at `next_sweep` at the latest.
   Found run(Instant woke, Instant next_sweep);
 
-  // Makes next() return that a scan is due at once: deadlines may have changed.
-  void want() { next_ = {}; }
   // Lets the server look as often as a scope with this timeout wants, which was opened at `now`.
   void want_looks_for(Duration timeout, Instant now) {
     if (timeout < shortest_) {
@@ -87,8 +85,8 @@ class DeadlineScan {
     const Duration longest = left > lead_ ? std::max(lead_, lead) : lead;
     want_by(deadline.is_never() ? deadline : deadline + -longest);
   }
-  // Returns when run() must be called: at a deadline, or for the next of the looks.
-  [[nodiscard]] Instant next() const { return next_; }
+  // Returns when run() must be called: at a deadline, for the next of the looks, or at once.
+  [[nodiscard]] Instant next() const { return core_.wants_scan ? Instant{} : next_; }
   // Returns how often the server looks, by the scopes that the last scan has found.
   [[nodiscard]] Looks looks() const { return looks_for(shortest_); }
 

@@ -49,7 +49,7 @@ void HaltedWorkers::resume(Worker& worker) {
   const Instant from = worker.halt->from;
   worker.lost.add(from, now);
   worker.halt.reset();
-  has_resumed_ = true;
+  core_.wants_scan = true;
   messages::info("pid {} ({}) is resumed: its scopes get the time back, at most {}",
                  worker.process->pid, worker.process->comm, duration_for_reading(now - from));
 }

@@ -106,8 +106,6 @@ class HaltedWorkers {
   void advance(Instant now);
   // Returns when advance() has something to do; never() while no worker is halted.
   [[nodiscard]] Instant next() const { return next_look_; }
-  // Returns whether a worker was resumed since the last call. Then deadlines have changed.
-  bool take_resumed() { return std::exchange(has_resumed_, false); }
 
  private:
   void note_halt(Worker& worker, const std::string& why) {
@@ -120,7 +118,6 @@ class HaltedWorkers {
   Instant next_look_ = Instant::never();
   Instant last_look_;                   // at all workers: when it began
   std::weak_ptr<char> look_under_way_;  // expired: no look is under way
-  bool has_resumed_ = false;
 };
 
 }  // namespace filetimer

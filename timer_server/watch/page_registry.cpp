@@ -110,7 +110,7 @@ void WatchRegistry::on_wake_up_message(std::string_view name) {
         name, 0);
     return;
   }
-  has_changed_ = true;
+  core_.wants_scan = true;
   if (const std::string page(name); !pages_.contains(page)) {
     look_at(page);
   }
@@ -120,7 +120,7 @@ void WatchRegistry::look_after_full_pipe() {
   std::size_t looks = kMaxWorkers / kMaxLooksPerSweep;
   while (!look_for_pages() && --looks > 0) {
   }
-  has_changed_ = true;
+  core_.wants_scan = true;
 }
 
 // Finds pages whose wake-up message was lost because its writer was killed or the pipe was removed.
@@ -261,7 +261,7 @@ void WatchRegistry::add(Worker& worker, const std::shared_ptr<MappedPage>& page)
   worker.pages.reserve(worker.pages.size() + 1);  // a name alone would never be looked at again
   pages_.insert(page->name());
   worker.pages.push_back(page);
-  has_changed_ = true;
+  core_.wants_scan = true;
   if (!has_ended_) {  // the scopes of one that is adopted are known
     page->note_new();
   }

@@ -84,16 +84,11 @@ class WatchRegistry {
 
   // Takes a wake-up message, which names a page: registers the page if it is new.
   void on_wake_up_message(std::string_view name);
-  // Counts as a wake-up message of a page that is known: an unreadable line may have held one.
-  void note_unreadable_line() { has_changed_ = true; }
   // Registers pages for which no wake-up message has come, some at a time. Called by sweeps.
   // Returns whether it has looked at all of them.
   bool look_for_pages();
-  // Registers all pages, and counts as a wake-up message: a full pipe may have had room for none.
+  // Registers all pages. A full pipe may have had room for no wake-up message.
   void look_after_full_pipe();
-  // Returns whether pages may have new scopes since the last call of take_changed(): a worker has
-  // written a wake-up message.
-  bool take_changed() { return std::exchange(has_changed_, false); }
 
   // Removes a page of a worker that still runs: the worker has executed another program or
   // truncated the page. `reason` is for the records of its open scopes; empty: they are not
@@ -164,7 +159,6 @@ class WatchRegistry {
   std::unordered_map<std::string, bool> refused_;
   bool has_looked_at_all_ = false;  // since pages that were refused for now were looked at again
   std::unordered_set<std::string> refused_names_in_batch_;  // messages do not look at them again
-  bool has_changed_ = false;
   HasEnded has_ended_;  // set while adopt() runs
   std::size_t orphaned_scopes_ = 0;
   // Pages without an owner whose process is alive: it may be exiting, or have started another
