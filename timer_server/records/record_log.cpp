@@ -69,7 +69,7 @@ RecordLog::RecordLog(Settings settings, UniqueFd file, UniqueFd event_fd)
   }
 }
 
-Instant RecordLog::oldest_of(const std::deque<Entry>& entries) {
+Instant RecordLog::oldest_of(const std::list<Entry>& entries) {
   return entries.empty() ? Instant::never() : entries.front().appended;
 }
 
@@ -98,10 +98,14 @@ void RecordLog::run() {
       work_.wait(lock);
       continue;
     }
-    Status done = begin_attempt();
+    wants_open_ = std::exchange(reopen_, false) || wants_open_;
+    entries_.splice(entries_.end(), queue_);  // they are this thread's until end_attempt()
+    oldest_entry_ = oldest_of(entries_);
+    busy_since_ = Instant::now();
     lock.unlock();
+    Status done;
     try {
-      done = done ? write_and_sync() : done;
+      done = write_and_sync();
     } catch (const std::exception& error) {  // no memory for the text
       done = filetimer::failure(error.what(), ENOMEM);
     }
@@ -122,23 +126,6 @@ void RecordLog::run() {
   progress_.notify_all();
 }
 
-// The entries are the thread's until end_attempt(), which is called with the mutex again. Fails if
-// there is no memory for them: the rest stays in the queue.
-Status RecordLog::begin_attempt() {
-  wants_open_ = std::exchange(reopen_, false) || wants_open_;
-  Status taken;
-  try {
-    for (; !queue_.empty(); queue_.pop_front()) {
-      entries_.push_back(std::move(queue_.front()));
-    }
-  } catch (const std::bad_alloc&) {
-    taken = filetimer::failure("no memory", ENOMEM);
-  }
-  oldest_entry_ = oldest_of(entries_);
-  busy_since_ = Instant::now();
-  return taken;
-}
-
 // The file is opened even if there is no record: a log rotator that sent SIGHUP expects the new
 // file, and readers find a new one before its first record.
 Status RecordLog::write_and_sync() {
@@ -152,7 +139,7 @@ Status RecordLog::write_and_sync() {
     }
     const Status written = write_some();
     const bool is_full = is_regular_ && size_ >= max_bytes_;
-    if (!written || has_lost_ || is_full || written_ == entries_.size()) {
+    if (!written || has_lost_ || is_full || written_ == std::ssize(entries_)) {
       const Status on_disk = sync();
       FILETIMER_TRY(written);
       FILETIMER_TRY(on_disk);
@@ -191,9 +178,10 @@ void RecordLog::end_attempt(const Status& done) {
 // records: a log whose disk fails for long must not get longer by all of them with each attempt.
 Status RecordLog::write_some() {
   std::string text;
-  std::size_t end = written_;
-  for (; end != entries_.size(); ++end) {
-    const std::string& line = entries_[end].line;
+  const auto begin = std::next(entries_.begin(), written_);
+  auto end = begin;
+  for (; end != entries_.end(); ++end) {
+    const std::string& line = end->line;
     if (!text.empty() && (!is_regular_ || has_lost_ || text.size() + line.size() > kMostAtOnce ||
                           size_ + text.size() >= max_bytes_)) {
       break;
@@ -202,10 +190,10 @@ Status RecordLog::write_some() {
   }
   if (Status written = write_text(text); !written) {
     // There may be room for the first of them.
-    end = written_ + 1;
-    FILETIMER_TRY(write_text(entries_[written_].line));
+    end = std::next(begin);
+    FILETIMER_TRY(write_text(begin->line));
   }
-  written_ = end;
+  written_ += std::distance(begin, end);
   return {};
 }
 
@@ -296,16 +284,17 @@ Status RecordLog::write_text(const std::string& lines) {
 // What was written before a sync that failed may be lost, and the kernel reports that once. So it
 // is written again.
 Status RecordLog::sync() {
-  const std::size_t written = std::exchange(written_, 0);
+  const auto end = std::next(entries_.begin(), written_);
+  const bool is_any_written = std::exchange(written_, 0) != 0;
   // A pipe or a terminal has nothing to sync.
-  if (written != 0 && ::fdatasync(file_.get()) != 0 && errno != EINVAL && errno != ENOTSUP) {
+  if (is_any_written && ::fdatasync(file_.get()) != 0 && errno != EINVAL && errno != ENOTSUP) {
     has_lost_ = true;
     return system_error(fmt::format("cannot sync the log '{}'", settings_.path));
   }
-  if (written != 0) {
+  if (is_any_written) {
     has_lost_ = false;
-    synced_.store(entries_[written - 1].number, std::memory_order_release);
-    entries_.erase(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(written));
+    synced_.store(std::prev(end)->number, std::memory_order_release);
+    entries_.erase(entries_.begin(), end);
   }
   return {};
 }

@@ -9,7 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <span>
 #include <string>
@@ -116,7 +116,7 @@ class RecordLog {
   };
   RecordLog(Settings settings, UniqueFd file, UniqueFd event_fd);
   std::uint64_t append(std::span<std::string> records, std::size_t most_bytes);
-  static Instant oldest_of(const std::deque<Entry>& entries);
+  static Instant oldest_of(const std::list<Entry>& entries);
   void hold(bool is_held);
   void run();
   void stop();
@@ -126,7 +126,6 @@ class RecordLog {
   [[nodiscard]] bool has_work() const FILETIMER_REQUIRES(mutex_) {
     return !is_held_ && (!queue_.empty() || reopen_ || !failure_.empty());
   }
-  Status begin_attempt() FILETIMER_REQUIRES(mutex_);
   Status write_and_sync();
   void end_attempt(const Status& done) FILETIMER_REQUIRES(mutex_);
   Status write_some();
@@ -146,10 +145,10 @@ class RecordLog {
 
   // Used by the thread.
   UniqueFd file_;
-  std::deque<Entry> entries_;  // not synced, in order
-  std::size_t written_ = 0;    // of `entries_`, since the last sync
-  bool wants_open_ = false;    // reopen() was called, and the file was not opened since
-  bool has_lost_ = false;      // a sync has failed, and no record was synced since
+  std::list<Entry> entries_;    // not synced, in order
+  std::ptrdiff_t written_ = 0;  // of `entries_`, since the last sync
+  bool wants_open_ = false;     // reopen() was called, and the file was not opened since
+  bool has_lost_ = false;       // a sync has failed, and no record was synced since
   bool is_regular_ = false;
   FileIdentity identity_;        // of the file
   std::uint64_t size_ = 0;       // or less than the file has: other servers may append meanwhile
@@ -160,7 +159,7 @@ class RecordLog {
   mutable Mutex mutex_;
   std::condition_variable work_;
   std::condition_variable progress_;
-  std::deque<Entry> queue_ FILETIMER_GUARDED_BY(mutex_);
+  std::list<Entry> queue_ FILETIMER_GUARDED_BY(mutex_);
   std::size_t queued_bytes_ FILETIMER_GUARDED_BY(mutex_) = 0;
   std::uint64_t last_number_ FILETIMER_GUARDED_BY(mutex_) = 0;
   std::uint64_t lost_ FILETIMER_GUARDED_BY(mutex_) = 0;
