@@ -2,14 +2,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <string_view>
 #include <utility>
-
-#include "common/result.hpp"
-#include "common/text.hpp"
 
 namespace filetimer {
 
@@ -27,17 +22,6 @@ inline constexpr std::pair<LogLevel, std::string_view> kLogLevels[] = {
 // Returns the word of the level.
 inline std::string_view name_of(LogLevel level) {
   return std::ranges::find(kLogLevels, level, [](const auto& each) { return each.first; })->second;
-}
-
-// Returns the level of `error`, `warning`, `info` or `debug`. Any other word is an error that
-// quotes it.
-inline Result<LogLevel> parse_log_level(std::string_view word) {
-  for (const auto& [level, name] : kLogLevels) {
-    if (word == name) {
-      return level;
-    }
-  }
-  return failure(fmt::format("'{}': expected one of error, warning, info, debug", printable(word)));
 }
 
 }  // namespace filetimer

@@ -144,27 +144,6 @@ std::string printable(std::string_view bytes) {
   return sanitised(bytes, Controls::kEscaped);
 }
 
-// The library pads by columns, which it estimates.
-std::size_t display_width(std::string_view text) {
-  const bool is_ascii = std::ranges::none_of(text, [](char c) { return (c & 0x80) != 0; });
-  return is_ascii ? text.size()
-                  : 2 * text.size() - fmt::formatted_size("{:>{}}", text, text.size());
-}
-
-std::string_view prefix_of_width(std::string_view text, std::size_t columns) {
-  std::size_t end = 0;
-  while (end < text.size()) {
-    const std::size_t length = std::max<std::size_t>(first_character(text.substr(end)).length, 1);
-    const std::size_t width = display_width(text.substr(end, length));
-    if (width > columns) {
-      break;
-    }
-    columns -= width;
-    end += length;
-  }
-  return text.substr(0, end);
-}
-
 std::string listed(const std::vector<std::string>& parts, std::size_t most,
                    std::string_view separator, std::size_t count) {
   const std::size_t shown = std::min(parts.size(), most);

@@ -34,11 +34,6 @@ std::string valid_utf8(std::string_view bytes);
 // characters that reorder or hide text \uHHHH or \UHHHHHHHH.
 std::string printable(std::string_view bytes);
 
-// Returns about how many columns valid UTF-8 takes on a terminal: two for a wide character.
-std::size_t display_width(std::string_view text);
-// Returns the longest beginning of valid UTF-8 that takes at most so many columns.
-std::string_view prefix_of_width(std::string_view text, std::size_t columns);
-
 // Returns the first `most` parts, and "and 12 more", which counts all others of `count`, or of the
 // parts if they are more; empty: there are no parts.
 std::string listed(const std::vector<std::string>& parts, std::size_t most,

@@ -95,16 +95,6 @@ TEST_CASE("printable text cannot move a terminal's cursor, or hide or reorder wh
   CHECK(printable("größe → 世界 é 🙂") == "größe → 世界 é 🙂");
 }
 
-TEST_CASE("a wide character takes two columns") {
-  CHECK(display_width("") == 0);
-  CHECK(display_width("abc") == 3);
-  CHECK(display_width("aé世🙂") == 6);
-  CHECK(prefix_of_width("aé世🙂", 6) == "aé世🙂");
-  CHECK(prefix_of_width("aé世🙂", 5) == "aé世");
-  CHECK(prefix_of_width("aé世🙂", 3) == "aé");
-  CHECK(prefix_of_width("abc", 0).empty());
-}
-
 TEST_CASE("scope names over the limit are cut between characters, and two stay two") {
   for (const std::string& name :
        {std::string(), std::string("forward"), std::string(kMaxScopeNameBytes, 'x')}) {

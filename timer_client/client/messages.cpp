@@ -13,9 +13,9 @@
 #include <string>
 
 #include "common/limits.hpp"
-#include "common/posix.hpp"
 #include "common/text.hpp"
 #include "timer_client/client/environment.hpp"
+#include "timer_client/client/write_signals.hpp"
 
 namespace filetimer::client_messages {
 namespace {
@@ -54,6 +54,15 @@ void write_once(int fd, std::string_view line) {
 
 constinit std::atomic<int> last_written_level{kNothing};
 constinit std::atomic<bool> is_level_chosen{false};
+
+Result<LogLevel> parse_log_level(std::string_view word) {
+  for (const auto& [level, name] : kLogLevels) {
+    if (word == name) {
+      return level;
+    }
+  }
+  return failure(fmt::format("'{}': expected one of error, warning, info, debug", printable(word)));
+}
 
 void set_level(LogLevel level) {
   is_set_by_hand = true;

@@ -20,6 +20,9 @@
 
 namespace filetimer::client_messages {
 
+// Returns the level of `error`, `warning`, `info` or `debug`. Any other word is an error that
+// quotes it.
+Result<LogLevel> parse_log_level(std::string_view word);
 // Sets the level of this process; $FILETIMER_LOG_LEVEL is not read any more. Messages go to the
 // file that is standard error now: if descriptor 2 is another file later, such as a page or a data
 // file that was opened after it was closed, nothing is written.

@@ -27,6 +27,7 @@
 #include "tests/timer_client/cli/cli_fixture.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 #include "timer_client/cli/commands/views.hpp"
+#include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
 namespace {

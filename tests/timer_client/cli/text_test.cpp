@@ -30,6 +30,16 @@ Table small_table(Screen screen = {}) {
                screen);
 }
 
+TEST_CASE("a wide character takes two columns") {
+  CHECK(display_width("") == 0);
+  CHECK(display_width("abc") == 3);
+  CHECK(display_width("aé世🙂") == 6);
+  CHECK(prefix_of_width("aé世🙂", 6) == "aé世🙂");
+  CHECK(prefix_of_width("aé世🙂", 5) == "aé世");
+  CHECK(prefix_of_width("aé世🙂", 3) == "aé");
+  CHECK(prefix_of_width("abc", 0).empty());
+}
+
 TEST_CASE("no line is wider than the terminal, cut text is marked, and in a pipe nothing is cut") {
   const std::string accents = "\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9";
   for (const std::size_t width : {1U, 20U, 80U, 150U}) {

@@ -66,7 +66,7 @@ void add_place_options(CLI::App& app, Place& place) {
   app.add_option_function<std::string>(
          "--log-level",
          [](const std::string& word) {
-           const auto level = parse_log_level(word);
+           const auto level = client_messages::parse_log_level(word);
            if (!level) {
              throw CLI::ValidationError("--log-level", level.error().message);
            }

@@ -12,8 +12,8 @@
 #include <cstdlib>
 #include <utility>
 
-#include "common/posix.hpp"
 #include "timer_client/cli/text/words.hpp"
+#include "timer_client/client/write_signals.hpp"
 
 namespace filetimer::cli {
 namespace {

@@ -225,6 +225,30 @@ std::string meant_by(std::string_view word, const std::vector<std::string>& choi
   return found;
 }
 
+// The library pads by columns, which it estimates.
+std::size_t display_width(std::string_view text) {
+  const bool is_ascii = std::ranges::none_of(text, [](char c) { return (c & 0x80) != 0; });
+  return is_ascii ? text.size()
+                  : 2 * text.size() - fmt::formatted_size("{:>{}}", text, text.size());
+}
+
+std::string_view prefix_of_width(std::string_view text, std::size_t columns) {
+  std::size_t end = 0;
+  while (end < text.size()) {
+    std::size_t next = end + 1;
+    while (next < text.size() && is_continuation(text[next])) {
+      ++next;
+    }
+    const std::size_t width = display_width(text.substr(end, next - end));
+    if (width > columns) {
+      break;
+    }
+    columns -= width;
+    end = next;
+  }
+  return text.substr(0, end);
+}
+
 std::string with_spaces(std::string_view name) {
   std::string text(name);
   std::ranges::replace(text, '_', ' ');

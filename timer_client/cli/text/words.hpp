@@ -66,6 +66,11 @@ std::vector<std::vector<Value>> grouped(const std::vector<Value>& values, KeyOf 
 // Returns the choice that a mistyped word may stand for: at most two characters differ, and not
 // half of them. Empty: none.
 std::string meant_by(std::string_view word, const std::vector<std::string>& choices);
+// Returns about how many columns valid UTF-8 takes on a terminal: two for a wide character.
+std::size_t display_width(std::string_view text);
+// Returns the longest beginning of valid UTF-8 that takes at most so many columns.
+std::string_view prefix_of_width(std::string_view text, std::size_t columns);
+
 // Returns "already gone" of "already_gone".
 std::string with_spaces(std::string_view name);
 // Returns "`step`".

@@ -10,7 +10,7 @@
 #include <limits>
 #include <system_error>
 
-#include "common/posix.hpp"
+#include "timer_client/client/write_signals.hpp"
 
 namespace filetimer {
 namespace {

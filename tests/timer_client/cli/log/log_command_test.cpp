@@ -25,6 +25,7 @@
 #include "tests/timer_client/cli/log/host_log.hpp"
 #include "tests/timer_client/client_fixture.hpp"
 #include "timer_client/cli/text/output.hpp"
+#include "timer_client/cli/text/words.hpp"
 #include "timer_client/client/page/timeouts_file.hpp"
 
 namespace filetimer::cli {
