@@ -63,7 +63,6 @@ Server::Server(Settings settings, RuntimeDirectory& directory)
   sources_.push_back(watch_io(core_.loop, core_.side_threads.event_fd(), EPOLLIN, kOrdinary,
                               [this] { core_.side_threads.deliver(); }));
   timer_ = make_timer(core_.loop, kDeadlines, [] {});
-  sources_.push_back(after_events(core_.loop, kIteration, [this] { run_once_guarded(); }));
   sources_.push_back(watch_signals(core_.loop, kSignals, [this](const signalfd_siginfo& info) {
     on_signal(static_cast<int>(info.ssi_signo), info.ssi_code == SI_KERNEL);
   }));
@@ -104,7 +103,7 @@ int Server::run() {
   service_manager_.start_keep_alives(core_.loop);
   service_manager_.notify_status(core_.workers.count(), core_.counters.killed.total());
   timer_->arm(Instant{});  // the first iteration
-  core_.loop.run();
+  core_.loop.run([this] { run_once_guarded(); });
   kills_.abandon();
   withdraw();
   if (children_.pid() != 0) {
@@ -117,7 +116,7 @@ int Server::run() {
 // ---------------------------------------------------------------------------------------------
 
 // The rule of the product: read all evidence of progress, judge, then carry out the verdicts. It
-// runs after_events(): whatever wakes the loop - a request, a deadline, a synced record, an exit -
+// runs after each event: whatever wakes the loop - a request, a deadline, a synced record, an exit -
 // is followed by one iteration. Handlers of events only note what has happened. At a deadline that
 // is near a second one follows, without a sleep between them.
 void Server::run_once() {

@@ -32,20 +32,13 @@ Source::Source(EventLoop& loop, int fd, std::uint32_t events, Priority priority,
     loop_.events_.resize(loop_.sources_ + 1);
     loop_.pending_.reserve(loop_.events_.capacity());
   }
-  if (fd_ >= 0) {
-    epoll_event event{.events = events, .data = {.ptr = this}};
-    check(::epoll_ctl(loop_.epoll_.get(), EPOLL_CTL_ADD, fd_, &event), "cannot watch a descriptor");
-  }
+  epoll_event event{.events = events, .data = {.ptr = this}};
+  check(::epoll_ctl(loop_.epoll_.get(), EPOLL_CTL_ADD, fd_, &event), "cannot watch a descriptor");
   ++loop_.sources_;
 }
 
 Source::~Source() {
-  if (fd_ >= 0) {
-    ::epoll_ctl(loop_.epoll_.get(), EPOLL_CTL_DEL, fd_, nullptr);
-  }
-  if (loop_.after_events_ == this) {
-    loop_.after_events_ = nullptr;
-  }
+  ::epoll_ctl(loop_.epoll_.get(), EPOLL_CTL_DEL, fd_, nullptr);
   loop_.drop_pending(*this);
   --loop_.sources_;
 }
@@ -53,20 +46,27 @@ Source::~Source() {
 EventLoop::EventLoop()
     : epoll_(check(::epoll_create1(EPOLL_CLOEXEC), "cannot make an event loop")) {}
 
-bool EventLoop::dispatch_one(int timeout_ms) {
+bool EventLoop::dispatch(int timeout_ms, const Source::Handler& iterate) {
+  if (!dispatch_one(timeout_ms)) {
+    return false;
+  }
+  while (dispatch_one(0, kDeathsFirst)) {
+  }
+  messages::guard(iterate);
+  return true;
+}
+
+bool EventLoop::dispatch_one(int timeout_ms, Priority last) {
   // Between two handlers an event may come that is more urgent than those that wait.
   if (pending_.empty() || pending_.front()->priority_ > kDeathsFirst) {
     collect(pending_.empty() ? timeout_ms : 0);
   }
-  if (pending_.empty()) {
+  if (pending_.empty() || pending_.front()->priority_ > last) {
     return false;
   }
   Source& source = *pending_.front();
   drop_pending(source);
   source.armed_ns_ = 0;
-  if (after_events_ != nullptr && after_events_ != &source) {
-    add_pending(*after_events_);
-  }
   const auto handler = source.handler_;
   messages::guard(*handler);
   return true;
@@ -117,12 +117,6 @@ EventSource watch_signals(EventLoop& loop, std::span<const int> signals,
         }
       },
       std::move(owned));
-}
-
-EventSource after_events(EventLoop& loop, Priority priority, Source::Handler handler) {
-  auto source = std::make_unique<Source>(loop, -1, 0, priority, std::move(handler));
-  loop.after_events_ = source.get();
-  return source;
 }
 
 EventSource make_timer(EventLoop& loop, Priority priority, Source::Handler handler) {

@@ -20,8 +20,6 @@ namespace filetimer {
 // The order in which sources are dispatched that are ready together.
 enum Priority : int {
   kDeathsFirst = -100,  // a recycled pid must not be taken for the worker that had it before
-  // Server::run_once(), which runs after all pending deaths were noted and before any other source.
-  kIteration = -75,
   kRequests = -50,
   kOrdinary = 0,
   kDeadlines = 50,
@@ -34,7 +32,6 @@ class EventLoop;
 class Source {
  public:
   using Handler = std::function<void()>;
-  // Without a descriptor, it has no events of its own.
   Source(EventLoop& loop, int fd, std::uint32_t events, Priority priority, Handler handler,
          UniqueFd owned = {});
   ~Source();
@@ -62,21 +59,23 @@ class EventLoop {
  public:
   EventLoop();
 
-  // Dispatches events until stop() is called.
-  void run() {
+  // Dispatches events until stop() is called, and calls `iterate` after each: when all deaths that
+  // are known were noted, and before less urgent events.
+  void run(const Source::Handler& iterate) {
     while (!is_stopped_) {
-      dispatch_one(-1);
+      dispatch(-1, iterate);
     }
   }
+  bool dispatch(int timeout_ms, const Source::Handler& iterate);
   void stop() { is_stopped_ = true; }
   // Waits at most so many milliseconds, -1 means without a limit, and calls the handler of one
-  // event: of those with the first priority the one that came first. Returns false if none came.
-  // An exception of the handler is reported as a message, and the loop continues.
-  bool dispatch_one(int timeout_ms);
+  // event: of those with the first priority the one that came first. Returns false if none came, or
+  // if that priority is behind `last`. An exception of the handler is reported as a message, and the
+  // loop continues.
+  bool dispatch_one(int timeout_ms, Priority last = kDeadlines);
 
  private:
   friend Source;
-  friend EventSource after_events(EventLoop& loop, Priority priority, Source::Handler handler);
   void collect(int timeout_ms);
   void add_pending(Source& source);
   void drop_pending(Source& source);
@@ -85,7 +84,6 @@ class EventLoop {
   std::size_t sources_ = 0;
   std::vector<epoll_event> events_;  // has room for one of each source
   std::vector<Source*> pending_;     // in the order of their turns; likewise
-  Source* after_events_ = nullptr;
   bool is_stopped_ = false;
 };
 
@@ -99,10 +97,6 @@ inline EventSource watch_io(EventLoop& loop, int fd, std::uint32_t events, Prior
 // Calls `handler` with each of these signals, which must be blocked.
 EventSource watch_signals(EventLoop& loop, std::span<const int> signals,
                           std::function<void(const signalfd_siginfo&)> handler);
-
-// Calls `handler` after the other sources: by its priority, once for all that came before it. A
-// loop has one such source.
-EventSource after_events(EventLoop& loop, Priority priority, Source::Handler handler);
 
 // Returns a timer that is off. When it expires, it wakes the loop and is off again.
 EventSource make_timer(EventLoop& loop, Priority priority, Source::Handler handler);
