@@ -68,8 +68,6 @@ void add_rank(JsonWriter& json, std::string_view key, const std::string& rank) {
 
 // --- workers of a dump ---
 
-namespace dom = simdjson::dom;
-
 // The workers of one place.
 using Group = std::vector<dom::object>;
 

@@ -21,8 +21,6 @@
 namespace filetimer::cli {
 namespace {
 
-namespace dom = simdjson::dom;
-
 // The page shows so much of the output of an evidence command.
 constexpr std::size_t kOutputLinesShown = 40;
 constexpr std::size_t kOutputCharactersShown = 8000;
@@ -219,8 +217,7 @@ class Expiry {
 
   // Adds the scopes that the worker had open at the verdict.
   void add_open_scopes(Page& page) const {
-    dom::parser parser;
-    const auto verdict = parse_record(parser, scopes_line_);
+    const auto verdict = parse_record(scopes_line_);
     if (!verdict) {
       return;
     }
@@ -244,7 +241,6 @@ class Expiry {
 
   // Adds the outputs of the incident that is shown, or those of all incidents of the hang.
   void add_command_outputs(Page& page, bool has_all) const {
-    dom::parser parser;
     std::map<std::string_view, std::set<std::string_view>> incidents;  // by host
     for (const CommandOutput& output : incident_.outputs) {
       incidents[output.host].insert(output.incident);
@@ -253,7 +249,7 @@ class Expiry {
     for (const CommandOutput& output : incident_.outputs) {
       const bool is_wanted =
           has_all || (output.host == shown.worker.host && output.incident == shown.incident);
-      const auto command = is_wanted ? parse_record(parser, output.line) : std::nullopt;
+      const auto command = is_wanted ? parse_record(output.line) : std::nullopt;
       if (command) {
         add_command_output(page, output.host,
                            has_all && incidents[output.host].size() > 1 ? output.incident : "",
@@ -268,8 +264,7 @@ class Expiry {
     const std::string_view line = own != nullptr       ? own->line
                                   : worker_ != nullptr ? worker_->evidence
                                                        : std::string_view();
-    dom::parser parser;
-    const auto evidence = parse_record(parser, line);
+    const auto evidence = parse_record(line);
     if (!evidence) {
       page.heading("Evidence");
       page.item(2, "There is no evidence record: gathering was off, or the server ended first.");

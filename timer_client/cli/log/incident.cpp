@@ -16,8 +16,6 @@
 namespace filetimer::cli {
 namespace {
 
-namespace dom = simdjson::dom;
-
 // Ranks that wait for each other have deadlines within a minute. Expiries of one job that are
 // further apart are separate incidents.
 constexpr std::int64_t kSameIncidentUs = 60'000'000;
@@ -337,9 +335,8 @@ void IncidentRecords::take(const Record& record) {
 }
 
 void IncidentRecords::each(const std::function<void(const Record&)>& call) const {
-  dom::parser parser;
   for (const std::string& line : lines_) {
-    if (const auto record = parse_record(parser, line)) {
+    if (const auto record = parse_record(line)) {
       call(*record);
     }
   }

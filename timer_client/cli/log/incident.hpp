@@ -182,8 +182,8 @@ class IncidentRecords {
   // counts once: logs may have been joined.
   void take(const Record& record);
 
-  // Calls the function with each record, which is valid until it returns, except for its line,
-  // which is valid as long as this.
+  // Calls the function with each record, which is valid until another one is parsed, except for its
+  // line, which is valid as long as this.
   void each(const std::function<void(const Record&)>& call) const;
   // Returns the incident of the expiry without its workers and outputs, as it was at that time.
   [[nodiscard]] Incident combine(const ExpiryKey& key) const;
@@ -216,7 +216,7 @@ std::string machine_of(const Record& record);
 // Returns what an `expired` record says.
 ExpiredWorker read_expired(const Record& record);
 // Returns the worker that a record or one of its objects names, without a host.
-WorkerName worker_in(simdjson::dom::object fields);
+WorkerName worker_in(dom::object fields);
 
 // Returns whether the worker is among them: by its process, else by its rank, on its host.
 bool is_among(const std::vector<WorkerName>& workers, const WorkerName& wanted);
@@ -229,7 +229,7 @@ std::string workers_text(const std::vector<WorkerName>& workers);
 // --- as text ---
 
 // Returns "SIGTERM" of an entry of `signals`; "signal 15" without a name.
-std::string signal_text(simdjson::dom::object sent);
+std::string signal_text(dom::object sent);
 // Returns "in `forward`"; "in no scope" if it is empty.
 std::string in_scope(const std::string& scope);
 // Returns "30.0 s of 30 s", "12 s, no deadline", and "50 ms" of a scope that has ended.
@@ -244,8 +244,8 @@ void add_ranks_at_expiry(Page& page, const Incident& incident);
 // `evidence` record; of Python threads the current one, if one is. The native frames have no
 // offsets, which say no more about where it hangs: "read (libc.so.6)" of "read+0xd (libc.so.6)". A
 // frame without a function keeps its offset.
-std::vector<std::string> python_frames_of_main_thread(simdjson::dom::object evidence);
-std::vector<std::string> native_frames_of_main_thread(simdjson::dom::object evidence);
+std::vector<std::string> python_frames_of_main_thread(dom::object evidence);
+std::vector<std::string> native_frames_of_main_thread(dom::object evidence);
 
 // Returns the functions of a kernel stack on one line, the innermost first: "do_wait < ...".
 std::string kernel_stack_text(const std::vector<std::string>& frames);
@@ -254,8 +254,8 @@ std::string kernel_stack_text(const std::vector<std::string>& frames);
 // those of their main threads, under a heading each. `evidence` has the fields of an `evidence`
 // record. Threads, and children, in the same place are one item. A list without threads adds
 // nothing.
-void add_python_stacks(Page& page, simdjson::dom::object evidence);
-void add_threads_and_children(Page& page, simdjson::dom::object evidence);
+void add_python_stacks(Page& page, dom::object evidence);
+void add_threads_and_children(Page& page, dom::object evidence);
 // Adds where the workers are: the stacks of their main threads as a tree, in which is once what
 // they have in common. Adds nothing if there are none.
 void add_merged_stacks(Page& page, const Incident& incident);

@@ -17,8 +17,6 @@
 namespace filetimer::cli {
 namespace {
 
-namespace dom = simdjson::dom;
-
 constexpr double kSameScopeS = 0.05;    // two records of one scope differ by less
 constexpr double kLongestScopeS = 1e9;  // 30 years: what is longer is no duration
 

@@ -18,8 +18,6 @@
 namespace filetimer::cli {
 namespace {
 
-namespace dom = simdjson::dom;
-
 // --- where the workers were ---
 
 // So much fits on a screen.
@@ -393,9 +391,8 @@ void add_threads_and_children(Page& page, dom::object evidence) {
 void add_merged_stacks(Page& page, const Incident& incident) {
   std::vector<MainStack> python;
   std::vector<MainStack> native;
-  dom::parser parser;
   for (const Worker& worker : incident.workers) {
-    if (const auto evidence = parse_record(parser, worker.evidence)) {
+    if (const auto evidence = parse_record(worker.evidence)) {
       python.push_back({worker.name, python_frames_of_main_thread(evidence->fields)});
       native.push_back({worker.name, native_frames_of_main_thread(evidence->fields)});
       // Without frames: what the worker does, or why there are none.

@@ -23,8 +23,6 @@
 namespace filetimer::cli {
 namespace {
 
-namespace dom = simdjson::dom;
-
 std::string_view view_at(dom::object object, std::string_view key) {
   std::string_view text;
   return object.at_key(key).get(text) == simdjson::SUCCESS ? text : std::string_view{};

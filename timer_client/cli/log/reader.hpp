@@ -21,6 +21,8 @@
 
 namespace filetimer::cli {
 
+namespace dom = simdjson::dom;
+
 inline constexpr std::int64_t kSchema = 1;
 inline constexpr std::string_view kNoJobId = "none";  // torchrun's, where none is given
 
@@ -32,7 +34,7 @@ using Number = std::optional<double>;
 // that it should have, is empty. All texts are views, see parse_record().
 struct Record {
   std::string_view line;  // without its newline
-  simdjson::dom::object fields;
+  dom::object fields;
 
   std::string_view event;
   std::string_view host;
@@ -54,14 +56,14 @@ struct Record {
 
 // Returns nothing if `line` is no record of schema 1. The record is valid for as long as `line` and
 // until `parser` is used again.
-std::optional<Record> parse_record(simdjson::dom::parser& parser, std::string_view line);
+std::optional<Record> parse_record(dom::parser& parser, std::string_view line);
 
 // Does the same with a parser that this thread shares, as large as the longest line so far.
 std::optional<Record> parse_record(std::string_view line);
 
 // Returns what suggest needs of an object of the list `scopes` of a `worker_ended` record: no
 // `total`, `last` and `smallest_margin`.
-ScopeStatistics read_statistics(simdjson::dom::object scope);
+ScopeStatistics read_statistics(dom::object scope);
 
 // The word that names standard input in place of a file.
 inline constexpr std::string_view kStandardInput = "-";
