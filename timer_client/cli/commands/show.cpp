@@ -47,7 +47,6 @@ struct ExpiryOptions {
 };
 
 struct ChosenExpiry {
-  ExpiryKey key;
   std::optional<IncidentRecords> records;  // empty: the expiry does not exist
   int code = 0;                            // the exit code, not 0 if a log could not be read either
 };
@@ -66,7 +65,7 @@ ChosenExpiry chosen_expiry(const ExpiryOptions& options, bool wants_cause) {
   OpenedLogs opened = open_logs(options.place.dir, files);
   std::vector<LogReader>& logs = opened.logs;
   complain_of_all(opened.problems);
-  ChosenExpiry chosen{.key = {}, .records = {}, .code = kExitFailed};
+  ChosenExpiry chosen{.records = {}, .code = kExitFailed};
   if (logs.empty()) {
     return chosen;
   }
@@ -105,12 +104,11 @@ ChosenExpiry chosen_expiry(const ExpiryOptions& options, bool wants_cause) {
     }
   };
   collect(*key);
-  chosen.key = *key;
   if (wants_cause || id == kLastExpiry) {
-    chosen.key = cause_of(read_incident(*chosen.records, *key), *key);
-  }
-  if (chosen.key.id != key->id || chosen.key.host != key->host) {
-    collect(chosen.key);  // the warnings of another worker, too
+    if (const ExpiryKey cause = cause_of(*chosen.records);
+        cause.id != key->id || cause.host != key->host) {
+      collect(cause);  // the warnings of another worker, too
+    }
   }
   chosen.code = opened.problems.empty() && problems.empty() ? kExitDone : kExitFailed;
   return chosen;
@@ -146,12 +144,12 @@ int run_show(const ExpiryOptions& options) {
   Output out;
   if (options.json) {
     chosen.records->each([&](const Record& record) {
-      if (chosen.key.is_of(record)) {
+      if (chosen.records->key().is_of(record)) {
         out.write(std::string(record.line) + "\n");
       }
     });
   } else {
-    out.write(expiry_page(chosen.key, *chosen.records, read_incident(*chosen.records, chosen.key),
+    out.write(expiry_page(*chosen.records, read_incident(*chosen.records),
                           {.has_colour = screen_of(out.fd()).has_colour}));
   }
   return std::max(chosen.code, out.finish());
@@ -167,15 +165,15 @@ int run_report(const ExpiryOptions& options) {
   if (!chosen.records) {
     return chosen.code;
   }
-  const Incident incident = read_incident(*chosen.records, chosen.key);
-  const std::string html = html_page(
-      incident, expiry_page(chosen.key, *chosen.records, incident, {.has_all_outputs = true}));
+  const Incident incident = read_incident(*chosen.records);
+  const std::string html =
+      html_page(incident, expiry_page(*chosen.records, incident, {.has_all_outputs = true}));
   if (options.output == kStandardOutput) {
     Output out;
     out.write(html);
     return std::max(chosen.code, out.finish());
   }
-  const std::string path = options.output.value_or(default_output(chosen.key.id));
+  const std::string path = options.output.value_or(default_output(chosen.records->key().id));
   // The user has not chosen the default name, and in a shared folder it may be another user's link.
   const int flags = O_WRONLY | O_CREAT | O_TRUNC | (options.output ? 0 : O_NOFOLLOW);
   // If standard output is closed, its number is not the file's: the name is written there.

@@ -73,10 +73,9 @@ struct ParsedRecord {
 // The records of one expiry, and what they say.
 class Expiry {
  public:
-  Expiry(const ExpiryKey& key, const IncidentRecords& records, const Incident& incident)
-      : incident_(incident) {
+  Expiry(const IncidentRecords& records, const Incident& incident) : incident_(incident) {
     records.each([&](const Record& record) {
-      if (key.is_of(record)) {
+      if (records.key().is_of(record)) {
         ParsedRecord& own = own_.emplace_back();
         own.record = parse_record(own.parser, record.line).value_or(Record{});
       }
@@ -339,9 +338,9 @@ class Expiry {
 
 }  // namespace
 
-std::string expiry_page(const ExpiryKey& key, const IncidentRecords& records,
-                        const Incident& incident, const PageStyle& style) {
-  return Expiry(key, records, incident).page(style);
+std::string expiry_page(const IncidentRecords& records, const Incident& incident,
+                        const PageStyle& style) {
+  return Expiry(records, incident).page(style);
 }
 
 }  // namespace filetimer::cli

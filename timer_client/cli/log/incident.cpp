@@ -342,11 +342,11 @@ void IncidentRecords::each(const std::function<void(const Record&)>& call) const
   }
 }
 
-ExpiredWorker IncidentRecords::worker_of(const ExpiryKey& key) const {
+ExpiredWorker IncidentRecords::expired_worker() const {
   ExpiredWorker worker;
   std::string incident;  // not every record of the expiry has it
   each([&](const Record& record) {
-    if (!key.is_of(record)) {
+    if (!key_.is_of(record)) {
       return;
     }
     if (worker.machine.empty() || record.event == "expired") {
@@ -412,9 +412,9 @@ void IncidentRecords::add_workers(const ExpiredWorker& expired, const std::strin
       count_at(record->fields, "workers") - static_cast<std::int64_t>(counted.size()), 0);
 }
 
-Incident IncidentRecords::combine(const ExpiryKey& key) const {
+Incident IncidentRecords::combine() const {
   Incident incident;
-  incident.shown = worker_of(key);
+  incident.shown = expired_worker();
   const ExpiredWorker& around = incident.shown;
   // The expiry of each machine whose incident record counts: the one that is shown, or else the
   // nearest. A warning names no incident, but may have led to one.
@@ -457,10 +457,11 @@ Incident IncidentRecords::combine(const ExpiryKey& key) const {
   return incident;
 }
 
-ExpiryKey cause_of(const Incident& incident, const ExpiryKey& key) {
+ExpiryKey cause_of(const IncidentRecords& records) {
+  const Incident incident = records.combine();
   const ExpiredWorker* const cause = incident.cause();
   return cause == nullptr
-             ? key
+             ? records.key()
              : ExpiryKey{host_of(cause->machine), cause->id, cause->worker.pid, cause->time_us};
 }
 

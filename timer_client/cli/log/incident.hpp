@@ -185,12 +185,13 @@ class IncidentRecords {
   // Calls the function with each record, which is valid until another one is parsed, except for its
   // line, which is valid as long as this.
   void each(const std::function<void(const Record&)>& call) const;
+  [[nodiscard]] const ExpiryKey& key() const { return key_; }
   // Returns the incident of the expiry without its workers and outputs, as it was at that time.
-  [[nodiscard]] Incident combine(const ExpiryKey& key) const;
+  [[nodiscard]] Incident combine() const;
 
  private:
   // Returns the worker of the expiry, of which there is a record.
-  [[nodiscard]] ExpiredWorker worker_of(const ExpiryKey& key) const;
+  [[nodiscard]] ExpiredWorker expired_worker() const;
   // Returns the incident record of the expiry. It is valid until another one is parsed.
   [[nodiscard]] std::optional<Record> record_of(const ExpiredWorker& expired) const;
   void add_workers(const ExpiredWorker& expired, const std::string& host, const Integer& moment_us,
@@ -206,10 +207,9 @@ class IncidentRecords {
 };
 
 // Returns the incident of the expiry, whose workers have views of the records.
-Incident read_incident(const IncidentRecords& records, const ExpiryKey& key);
-
-// Returns the expiry of cause(); `key` if no expiry is known.
-ExpiryKey cause_of(const Incident& incident, const ExpiryKey& key);
+Incident read_incident(const IncidentRecords& records);
+// Returns the expiry of its cause(); that of the records if no expiry is known.
+ExpiryKey cause_of(const IncidentRecords& records);
 
 // Returns what distinguishes the machine of a record: its host and boot, in a line each.
 std::string machine_of(const Record& record);
@@ -268,7 +268,7 @@ struct PageStyle {
   bool has_all_outputs = false;  // those of all hosts, whole
 };
 // Returns the page of the expiry around which the incident was read. Empty: there is no record.
-std::string expiry_page(const ExpiryKey& key, const IncidentRecords& records,
-                        const Incident& incident, const PageStyle& style);
+std::string expiry_page(const IncidentRecords& records, const Incident& incident,
+                        const PageStyle& style);
 
 }  // namespace filetimer::cli

@@ -380,15 +380,16 @@ class IncidentBuilder {
 
 }  // namespace
 
-Incident read_incident(const IncidentRecords& records, const ExpiryKey& key) {
-  Incident incident = records.combine(key);
+Incident read_incident(const IncidentRecords& records) {
+  Incident incident = records.combine();
   constexpr auto kNone = std::numeric_limits<std::int64_t>::max();
   std::int64_t first_us = kNone;
   for (const ExpiredWorker& one : incident.expired) {
     first_us = std::min(first_us, one.time_us.value_or(kNone));
   }
-  incident.zero_us =
-      first_us != kNone ? first_us : incident.shown.time_us.value_or(key.time_us.value_or(0));
+  incident.zero_us = first_us != kNone
+                         ? first_us
+                         : incident.shown.time_us.value_or(records.key().time_us.value_or(0));
   IncidentBuilder builder(incident);
   records.each([&](const Record& record) { builder.take_start(record); });
   records.each([&](const Record& record) { builder.take(record); });
