@@ -13,10 +13,6 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
 
 #include "common/posix.hpp"
 #include "timer_client/cli/commands/commands.hpp"
@@ -24,6 +20,7 @@
 #include "timer_client/cli/log/reader.hpp"
 #include "timer_client/cli/report/report_page.hpp"
 #include "timer_client/cli/text/output.hpp"
+#include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
 namespace {
@@ -44,6 +41,82 @@ struct ExpiryOptions {
   Place place;
   bool json = false;                  // of show
   std::optional<std::string> output;  // of report
+};
+
+// Means the last verdict, and with it the cause of its incident.
+constexpr std::string_view kLastExpiry = "last";
+constexpr std::size_t kIdsListed = 5;
+
+using ExpiryKeys = std::vector<const ExpiryKey*>;
+
+// Returns the ids of the last few, the latest first.
+std::string latest_of(const ExpiryKeys& keys) {
+  std::vector<std::string> latest;
+  for (auto key = keys.rbegin(); key != keys.rend() && latest.size() < kIdsListed; ++key) {
+    latest.push_back((*key)->id);
+  }
+  return joined(latest) + (keys.size() > latest.size() ? ", ..." : "");
+}
+
+// The expiries that logs tell of, in the order in which they were first heard of.
+class ExpiryIds {
+ public:
+  void take(const Record& record) {
+    if (record.id.empty()) {
+      return;
+    }
+    const bool is_new = known_.insert(fmt::format("{} {}", record.host, record.id)).second;
+    known_.insert(fmt::format(" {}", record.id));  // what names no host is of the one that has it
+    if (is_new) {
+      keys_.push_back({std::string(record.host), std::string(record.id), record.pid, record.time_us,
+                       record.event == "expired"});
+    }
+  }
+
+  // Returns which expiry `wanted` means: an id, the unique beginning of one, or `last`; of this
+  // host where one is given. Ids are unique on one host, and likely to be so among many. An error
+  // says which there are; `where` names the logs in it.
+  [[nodiscard]] Result<ExpiryKey> find(std::string_view wanted,
+                                       const std::optional<std::string>& host,
+                                       const std::string& where) const {
+    const std::string place = host ? fmt::format("{}, host '{}'", where, *host) : where;
+    ExpiryKeys all;
+    ExpiryKeys whole;
+    ExpiryKeys begun;
+    for (const ExpiryKey& key : keys_) {
+      if (!host || key.host == *host) {
+        all.push_back(&key);
+        (key.id == wanted ? whole : begun).push_back(&key);
+      }
+    }
+    std::erase_if(begun, [&](const ExpiryKey* key) { return !key->id.starts_with(wanted); });
+    if (all.empty()) {
+      return failure(fmt::format("no expiry in {}", place));
+    }
+    if (wanted == kLastExpiry) {
+      const auto last = std::find_if(all.rbegin(), all.rend(), std::mem_fn(&ExpiryKey::is_verdict));
+      return last != all.rend() ? **last : *all.back();
+    }
+    if (whole.size() > 1) {
+      return failure(fmt::format("'{}' is an expiry of {} hosts in {}: {}; choose one with --host",
+                                 wanted, whole.size(), place,
+                                 listed(mapped(whole, &ExpiryKey::host), kIdsListed)));
+    }
+    const ExpiryKeys& candidates = whole.empty() ? begun : whole;
+    if (candidates.empty()) {
+      return failure(
+          fmt::format("no expiry '{}' in {}; the latest: {}", wanted, place, latest_of(all)));
+    }
+    if (candidates.size() > 1) {
+      return failure(fmt::format("'{}' begins {} expiries in {}: {}", wanted, candidates.size(),
+                                 place, latest_of(candidates)));
+    }
+    return *candidates[0];
+  }
+
+ private:
+  std::vector<ExpiryKey> keys_;
+  std::unordered_set<std::string> known_;  // "HOST ID"
 };
 
 struct ChosenExpiry {

@@ -160,17 +160,6 @@ bool has_two_of_one_rank(const std::vector<ScopeGroup>& groups) {
   return false;
 }
 
-constexpr std::size_t kIdsListed = 5;
-
-// The last few, the latest first.
-std::string latest_of(const std::vector<const ExpiryKey*>& keys) {
-  std::vector<std::string> latest;
-  for (auto key = keys.rbegin(); key != keys.rend() && latest.size() < kIdsListed; ++key) {
-    latest.push_back((*key)->id);
-  }
-  return joined(latest) + (keys.size() > latest.size() ? ", ..." : "");
-}
-
 bool is_listed(const WorkerName& worker, const std::vector<ScopeGroup>& groups) {
   return std::any_of(groups.begin(), groups.end(),
                      [&](const ScopeGroup& group) { return is_among(group.workers, worker); });
@@ -216,58 +205,6 @@ bool is_among(const std::vector<WorkerName>& workers, const WorkerName& wanted) 
     return at.host == wanted.host &&
            (at.pid && wanted.pid ? at.pid == wanted.pid : at.rank && at.rank == wanted.rank);
   });
-}
-
-// --- ExpiryIds ---
-
-void ExpiryIds::take(const Record& record) {
-  if (record.id.empty()) {
-    return;
-  }
-  const bool is_new = known_.insert(fmt::format("{} {}", record.host, record.id)).second;
-  known_.insert(fmt::format(" {}", record.id));  // what names no host is of the one that has it
-  if (is_new) {
-    keys_.push_back({std::string(record.host), std::string(record.id), record.pid, record.time_us,
-                     record.event == "expired"});
-  }
-}
-
-Result<ExpiryKey> ExpiryIds::find(std::string_view wanted, const std::optional<std::string>& host,
-                                  std::string_view where) const {
-  const std::string place = host ? fmt::format("{}, host '{}'", where, *host) : std::string(where);
-  std::vector<const ExpiryKey*> all;
-  std::vector<const ExpiryKey*> whole;
-  std::vector<const ExpiryKey*> begun;
-  for (const ExpiryKey& key : keys_) {
-    if (!host || key.host == *host) {
-      all.push_back(&key);
-      (key.id == wanted ? whole : begun).push_back(&key);
-    }
-  }
-  std::erase_if(begun, [&](const ExpiryKey* key) { return !key->id.starts_with(wanted); });
-  if (all.empty()) {
-    return failure(fmt::format("no expiry in {}", place));
-  }
-  if (wanted == kLastExpiry) {
-    const auto last = std::find_if(all.rbegin(), all.rend(),
-                                   [](const ExpiryKey* key) { return key->is_verdict; });
-    return last != all.rend() ? **last : *all.back();
-  }
-  if (whole.size() > 1) {
-    return failure(fmt::format("'{}' is an expiry of {} hosts in {}: {}; choose one with --host",
-                               wanted, whole.size(), place,
-                               listed(mapped(whole, &ExpiryKey::host), kIdsListed)));
-  }
-  const std::vector<const ExpiryKey*>& candidates = whole.empty() ? begun : whole;
-  if (candidates.empty()) {
-    return failure(
-        fmt::format("no expiry '{}' in {}; the latest: {}", wanted, place, latest_of(all)));
-  }
-  if (candidates.size() > 1) {
-    return failure(fmt::format("'{}' begins {} expiries in {}: {}", wanted, candidates.size(),
-                               place, latest_of(candidates)));
-  }
-  return *candidates[0];
 }
 
 // --- Incident ---
