@@ -3,13 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
-#include <map>
 #include <set>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
+#include <tuple>
 
 #include "common/limits.hpp"
 #include "common/text.hpp"
@@ -20,6 +15,123 @@
 
 namespace filetimer::cli {
 namespace {
+
+// --- where the workers were ---
+
+// So much fits on a screen.
+constexpr std::size_t kGroupsShown = 8;  // the largest is among them
+constexpr std::size_t kWorkersNamed = 8;
+constexpr std::size_t kScopesNamed = 4;  // of one worker
+constexpr std::size_t kHostsNamed = 8;
+// Times that differ by less are printed as one.
+constexpr double kSameTimeShare = 0.005;
+
+// Returns "in `forward`"; "in no scope" if it is empty.
+std::string in_scope(const std::string& scope) {
+  return scope.empty() ? "in no scope" : "in " + backquoted(scope);
+}
+
+// Returns " for 29.6 s", or " for 12.0 s to 29.6 s" if the workers entered the scope apart; empty:
+// it is not known.
+std::string time_in_scope(const ScopeGroup& group) {
+  if (!group.shortest_s) {
+    return {};
+  }
+  const std::string longest = seconds_text(*group.longest_s);
+  const bool is_range = *group.longest_s - *group.shortest_s > kSameTimeShare * *group.longest_s;
+  return is_range ? fmt::format(" for {} to {}", seconds_text(*group.shortest_s), longest)
+                  : " for " + longest;
+}
+
+// Returns "ranks 0, 1, 3 in `exchange` for 29.6 s, this one among them".
+std::string group_text(const Incident& incident, const ScopeGroup& group) {
+  const bool is_one = group.workers.size() == 1;
+  const bool is_odd = &group == incident.groups.data() && incident.has_odd_group();
+  return joined({fmt::format("{} {}{}", workers_text(group.workers), in_scope(group.scope),
+                             time_in_scope(group)),
+                 !is_among(group.workers, incident.shown.worker) ? ""
+                 : is_one                                        ? "this one"
+                                                                 : "this one among them",
+                 !is_odd  ? ""
+                 : is_one ? "the odd one out"
+                          : "the odd ones out"});
+}
+
+// The expiries of one worker, which expires once for each scope that is over its time.
+using Expiries = std::vector<ExpiredWorker>;
+
+// Returns "rank 2 (pid 12, t), in `load` (a-3), this one, in `step` (a-4)".
+std::string expiries_text(const Incident& incident, const Expiries& expiries) {
+  const auto scopes = mapped(expiries, [&](const ExpiredWorker& one) {
+    return fmt::format("{} ({}){}", in_scope(one.scope), one.id,
+                       incident.is_shown(one.machine, one.id) ? ", this one" : "");
+  });
+  return joined({worker_text(expiries[0].worker), listed(scopes, kScopesNamed)});
+}
+
+// Adds the groups, and what is not in them.
+void add_groups(Page& page, const Incident& incident) {
+  std::size_t shown = 0;
+  std::size_t workers = 0;  // in the groups that are left out
+  const ScopeGroup* const largest = incident.groups.empty() ? nullptr : &incident.largest_group();
+  for (const ScopeGroup& group : incident.groups) {
+    if (incident.groups.size() <= kGroupsShown || shown + 1 < kGroupsShown || &group == largest) {
+      ++shown;
+      page.item(2, group_text(incident, group));
+    } else {
+      workers += group.workers.size();
+    }
+  }
+  if (shown < incident.groups.size()) {
+    page.item(
+        2, fmt::format("and {} more in {} other places", workers, incident.groups.size() - shown));
+  }
+  if (!incident.has_records) {
+    page.item(2, "The incident record is not in these logs.");
+  } else if (!incident.missing.empty()) {
+    page.item(2, fmt::format("The incident records of these hosts are not in these logs: {}.",
+                             listed(incident.missing, kHostsNamed)));
+  }
+  if (incident.may_be_two_jobs) {
+    page.item(2,
+              "Two workers have one rank, and no record says which job they are of: none is "
+              "called the odd one out.");
+  }
+  if (incident.omitted_scopes > 0) {
+    page.item(2, fmt::format("{} did not fit into the record",
+                             counted(incident.omitted_scopes, "more scope")));
+  }
+  if (incident.omitted_workers > 0) {
+    page.item(2, fmt::format("{}, of which the record says no more",
+                             counted(incident.omitted_workers, "more worker")));
+  }
+}
+
+// Adds where the workers were, and which expired in which order.
+void add_ranks_at_expiry(Page& page, const Incident& incident) {
+  page.heading("Ranks at time of expiry");
+  add_groups(page, incident);
+  const auto worker_of = [](const ExpiredWorker& one) {
+    return std::tuple(std::string_view(one.machine), one.worker.pid, one.worker.rank);
+  };
+  std::vector<std::string> texts =
+      mapped(grouped(incident.expired, worker_of),
+             [&](const Expiries& expiries) { return expiries_text(incident, expiries); });
+  if (!texts.empty()) {
+    page.item(2, fmt::format("First to expire: {}.", texts[0]));
+    texts.erase(texts.begin());
+  }
+  if (!texts.empty()) {
+    page.item(2, fmt::format("Expired, too: {}.", listed(texts, kWorkersNamed, "; ")));
+  }
+  if (incident.machines > 1) {
+    page.item(2,
+              fmt::format("Order and times are those of the clocks of {} hosts, which may differ.",
+                          incident.machines));
+  }
+}
+
+// --- the other sections ---
 
 // The page shows so much of the output of an evidence command.
 constexpr std::size_t kOutputLinesShown = 40;

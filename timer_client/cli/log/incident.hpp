@@ -209,13 +209,8 @@ std::string workers_text(const std::vector<WorkerName>& workers);
 
 // Returns "SIGTERM" of an entry of `signals`; "signal 15" without a name.
 std::string signal_text(dom::object sent);
-// Returns "in `forward`"; "in no scope" if it is empty.
-std::string in_scope(const std::string& scope);
 // Returns "30.0 s of 30 s", "12 s, no deadline", and "50 ms" of a scope that has ended.
 std::string times_text(const Scope& scope);
-
-// Adds where the workers were, and which expired in which order.
-void add_ranks_at_expiry(Page& page, const Incident& incident);
 
 // --- evidence as text ---
 

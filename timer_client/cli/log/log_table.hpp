@@ -2,11 +2,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "timer_client/cli/log/reader.hpp"
 #include "timer_client/cli/text/output.hpp"
 

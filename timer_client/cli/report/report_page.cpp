@@ -5,12 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <map>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "common/text.hpp"
 #include "timer_client/cli/text/words.hpp"

@@ -4,9 +4,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <string>
-#include <string_view>
-
 #include "timer_client/cli/log/incident.hpp"
 
 namespace filetimer::cli {
