@@ -86,7 +86,7 @@ void add_groups(Page& page, const Incident& incident) {
     page.item(
         2, fmt::format("and {} more in {} other places", workers, incident.groups.size() - shown));
   }
-  if (!incident.has_records) {
+  if (incident.missing.size() == incident.machines) {
     page.item(2, "The incident record is not in these logs.");
   } else if (!incident.missing.empty()) {
     page.item(2, fmt::format("The incident records of these hosts are not in these logs: {}.",

@@ -263,6 +263,13 @@ void IncidentRecords::take(const Record& record) {
   }
   const std::string& line = lines_.emplace_back(record.line);
   known_.insert(line);
+  if (key_.is_of(record)) {
+    const std::string incident(shown_.incident.empty() ? record.incident : shown_.incident);
+    if (shown_.machine.empty() || record.event == "expired") {
+      shown_ = read_expired(record);
+    }
+    shown_.incident = incident;  // not every record of the expiry has it
+  }
   if (record.event == "incident" && !record.incident.empty()) {
     records_.try_emplace({machine_of(record), std::string(record.incident)}, line);
   } else if (is_near && record.event == "expired") {
@@ -277,24 +284,6 @@ void IncidentRecords::each(const std::function<void(const Record&)>& call) const
       call(*record);
     }
   }
-}
-
-ExpiredWorker IncidentRecords::expired_worker() const {
-  ExpiredWorker worker;
-  std::string incident;  // not every record of the expiry has it
-  each([&](const Record& record) {
-    if (!key_.is_of(record)) {
-      return;
-    }
-    if (worker.machine.empty() || record.event == "expired") {
-      worker = read_expired(record);
-    }
-    if (incident.empty()) {
-      incident = record.incident;
-    }
-  });
-  worker.incident = incident;
-  return worker;
 }
 
 std::optional<Record> IncidentRecords::record_of(const ExpiredWorker& expired) const {
@@ -341,7 +330,6 @@ void IncidentRecords::add_workers(const ExpiredWorker& expired, const std::strin
       workers.push_back(std::move(at));
     }
   }
-  incident.has_records = true;
   incident.may_be_two_jobs = incident.may_be_two_jobs || !tells_jobs ||
                              incident.shown.job_id.empty() || incident.shown.job_id == kNoJobId;
   incident.omitted_scopes += count_at(record->fields, "omitted");
@@ -351,7 +339,7 @@ void IncidentRecords::add_workers(const ExpiredWorker& expired, const std::strin
 
 Incident IncidentRecords::combine() const {
   Incident incident;
-  incident.shown = expired_worker();
+  incident.shown = shown_;
   const ExpiredWorker& around = incident.shown;
   // The expiry of each machine whose incident record counts: the one that is shown, or else the
   // nearest. A warning names no incident, but may have led to one.

@@ -109,7 +109,6 @@ struct Worker {
 // The records of a job, combined. Nothing is known of a worker that no incident record lists.
 struct Incident {
   ExpiredWorker shown;                 // around which it was read
-  bool has_records = false;            // at least one incident record
   std::vector<ExpiredWorker> expired;  // the first to expire first
   // Ranks before processes without one, then the smallest group first, of equal ones the one that
   // has been there longest.
@@ -169,8 +168,6 @@ class IncidentRecords {
   [[nodiscard]] Incident combine() const;
 
  private:
-  // Returns the worker of the expiry, of which there is a record.
-  [[nodiscard]] ExpiredWorker expired_worker() const;
   // Returns the incident record of the expiry. It is valid until another one is parsed.
   [[nodiscard]] std::optional<Record> record_of(const ExpiredWorker& expired) const;
   void add_workers(const ExpiredWorker& expired, const std::string& host, const Integer& moment_us,
@@ -179,6 +176,7 @@ class IncidentRecords {
   ExpiryKey key_;
   std::deque<std::string> lines_;
   std::unordered_set<std::string_view> known_;  // of lines_
+  ExpiredWorker shown_;                         // that of key_
   std::vector<ExpiredWorker> expired_;
   std::map<std::pair<std::string, Integer>, std::string> jobs_;  // by machine and pid of expired_
   // Lines of `incident` records by machine and id, parsed when they are needed: most are not.
