@@ -244,6 +244,39 @@ class OtherUsers(TerminalCase):
         self.assertIn(f"pid {worker.pid} belongs to user 0: expected a process of user {SOMEBODY}", server.stderr.readline())
 
 
+class PipeOfAnotherServer(ServerCase):
+    def setUp(self):
+        super().setUp()
+        self.other = filetimer.Server(dir=os.path.join(self.folder, "other"))
+        self.addCleanup(self.other.close)
+
+    def run_client(self, *words, prefix=()):
+        return subprocess.run([*prefix, CLIENT, words[0], "--fifo", self.other.fifo, *words[1:]],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=BOUND_S)
+
+    def test_fifo_names_the_server_in_whose_directory_it_lies(self):
+        run = self.run_client("run", "--dir", self.dir, "--timeout", "50ms", "--", "sleep", "60")
+        self.assertEqual(run.returncode, 124)
+        self.assertIn(f" --dir {self.other.dir}' says more\n", run.stderr)
+        acquire = ("acquire", "--scope", "s", "--timeout", "1h", "--pid", str(os.getpid()))
+        self.assertEqual(self.run_client(*acquire).returncode, 0)
+        for place in (), ("--dir", self.dir):
+            self.assertTrue(self.run_client("ping", *place).stdout.startswith(f"pid {self.other.pid} answered"))
+            wait_until(lambda: f'"pid":{os.getpid()},' in self.run_client("list", "--json", *place).stdout)
+            self.assertIn("hung in `sleep`", self.run_client("show", "last", *place).stdout)
+        self.assertEqual(self.run_client("drain").returncode, 0)
+        self.assertEqual(self.run_client(*acquire[:2], "new", *acquire[3:]).returncode, 6)
+        self.assertEqual(self.open_scopes(), [])
+
+    def test_no_pid_of_another_namespace_is_sent_to_it(self):
+        prefix = ("unshare", "--pid", "--fork", "--mount-proc")
+        if not shutil.which("unshare") or subprocess.run([*prefix, "true"], stderr=subprocess.DEVNULL).returncode:
+            self.skipTest("this machine does not allow a new pid namespace")
+        run = self.run_client("run", "--timeout", "1h", "--", "true", prefix=prefix)
+        self.assertEqual(run.returncode, 125)
+        self.assertIn("lives in another pid namespace", run.stderr)
+
+
 class ServerAroundCommand(TerminalCase):
     def start_server(self):
         return self.start(SERVER, "--dir", os.path.join(self.folder, "other"), "--")

@@ -74,8 +74,8 @@ struct Place {
 // Also adds --log-level, which applies to the whole process.
 void add_place_options(CLI::App& app, Place& place);
 // Likewise for a command that reads the runtime directory and needs no pipe, or the `files` that
-// are named. Without files, --fifo alone is refused, unless the pipe is that of the default
-// directory.
+// are named. Without files, `place.dir` becomes the directory of the pipe's server; --fifo is
+// refused if that is not known.
 void add_directory_options(CLI::App& app, Place& place,
                            const std::vector<std::string>* files = nullptr);
 

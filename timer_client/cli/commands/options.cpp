@@ -80,12 +80,17 @@ void add_place_options(CLI::App& app, Place& place) {
 void add_directory_options(CLI::App& app, Place& place, const std::vector<std::string>* files) {
   add_place_options(app, place);
   app.parse_complete_callback([&place, files] {
-    const bool has_files = files != nullptr && !files->empty();
-    if (!has_files && !place.fifo.empty() &&
-        locate_server(place.dir, place.fifo).run_folder.empty()) {
+    if (place.fifo.empty() || (files != nullptr && !files->empty())) {
+      return;
+    }
+    const std::string folder = locate_server(place.dir, place.fifo).run_folder;
+    if (folder.empty()) {
       throw CLI::ValidationError(
           "--fifo", fmt::format("the runtime directory of '{}' is not known: expected --dir DIR",
                                 place.fifo));
+    }
+    if (folder != locate_server(place.dir).run_folder) {
+      place.dir = folder;
     }
   });
 }

@@ -151,7 +151,7 @@ class ProcessScope {
         // COMMAND may itself open a scope of this name. The id must begin with the name, so it is
         // no more than that if the name is long.
         id_(name_.size() + kMark.size() > kMaxScopeNameBytes ? name_ : name_ + std::string(kMark)),
-        dir_(options.place.dir),
+        dir_(place.run_folder == locate_server("").run_folder ? "" : place.run_folder),
         opened_(Instant::now()),
         timeout_(options.timeout.value_or(kForever)),
         request_(acquire_request(options.timeout.value_or(kForever), id_,
@@ -253,7 +253,7 @@ class ProcessScope {
   const ServerLocation& place_;
   std::string name_;
   std::string id_;
-  std::string dir_;  // as the user named it
+  std::string dir_;  // what --dir of `show` names; empty: nothing
   Instant opened_;
   Duration timeout_;
   wire::Request request_;  // points to the names

@@ -276,7 +276,7 @@ Command add_expiry_command(CLI::App& root, const std::string& name, const std::s
                   "folders, or - for standard input [the server's]");
   add_name_option(*app, "--host", options->host, "HOST", "The host of ID, where two have the same");
   add_utc_option(*app);
-  add_directory_options(*app, options->place, &options->words);
+  add_directory_options(*app, options->place);  // words[0] may be an id
   add_own(*app, *options);
   app->footer(footer +
               "\n\nExit codes: 0 done, 1 failed (also for an unknown ID, and when one of the logs\n"

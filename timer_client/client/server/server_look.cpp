@@ -190,25 +190,19 @@ ServerLocation locate_server(const std::string& dir) {
   return {.pipe = folder.path(kPipeName), .run_folder = folder.dir};
 }
 
-namespace {
-
-// Returns whether the pipe lies in the runtime directory of a server that runs.
-bool is_in_directory_of_server(const std::string& pipe) {
-  const ServerLocation beside = locate_server(pipe.substr(0, pipe.rfind('/')));
-  return beside.pipe == pipe && look_for_server(beside.run_folder).is_there;
-}
-
-}  // namespace
-
 ServerLocation locate_server(const std::string& dir, const std::string& fifo) {
   ServerLocation place = locate_server(dir);
   const std::string pipe = resolve_pipe(dir, fifo);
-  // A pipe elsewhere, given or from $TORCHELASTIC_TIMER_FILE, belongs to that directory if the
-  // caller names the directory and the pipe is not that of another server, or if the directory's
-  // pipe is the same file.
-  if (pipe != place.pipe && !is_same_file(place.pipe, pipe) &&
-      (!resolve_run_folder(dir).was_named || is_in_directory_of_server(pipe))) {
-    place.run_folder.clear();
+  if (pipe != place.pipe && !is_same_file(place.pipe, pipe)) {
+    // A pipe elsewhere, given or from $TORCHELASTIC_TIMER_FILE, belongs to the server in whose
+    // directory it lies, else to the directory that the caller names.
+    const ServerLocation beside = locate_server(pipe.substr(0, pipe.rfind('/')));
+    if (beside.pipe == pipe && look_for_server(beside.run_folder).is_there) {
+      return beside;
+    }
+    if (!resolve_run_folder(dir).was_named) {
+      place.run_folder.clear();
+    }
   }
   place.pipe = pipe;
   return place;

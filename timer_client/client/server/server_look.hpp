@@ -64,7 +64,8 @@ struct ServerLocation {
 // Returns the place that `dir` names; empty: $FILETIMER_DIR, else the default directory.
 ServerLocation locate_server(const std::string& dir);
 // Returns the place of the pipe `fifo`; empty: that of `dir` or of $FILETIMER_DIR, else
-// $TORCHELASTIC_TIMER_FILE, else that of the default directory.
+// $TORCHELASTIC_TIMER_FILE, else that of the default directory. A pipe in the runtime directory of
+// a server that runs is that server's, whatever `dir` is.
 ServerLocation locate_server(const std::string& dir, const std::string& fifo);
 
 // The server of a runtime directory.
