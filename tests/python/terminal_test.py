@@ -335,6 +335,16 @@ class StandardError(ServerCase):
         self.assertGreater(os.path.getsize(log), 8192)
 
 
+class StandardOutput(ServerCase):
+    def test_help_that_cannot_be_written_is_an_error(self):
+        for program in CLIENT, SERVER:
+            for word in "--help", "--version":
+                with open("/dev/full", "w") as full:
+                    done = subprocess.run([program, word], stdout=full, stderr=subprocess.PIPE, timeout=BOUND_S)
+                self.assertEqual((done.returncode, done.stderr.count(b"\n")), (1, 1), (program, word))
+                self.assertIn(b"cannot write to standard output", done.stderr)
+
+
 class Detached(TerminalCase):
     def test_it_does_not_hold_the_output_of_its_caller(self):
         done = subprocess.run([SERVER, "--dir", os.path.join(self.folder, "other"), "--detach"],

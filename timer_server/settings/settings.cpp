@@ -13,6 +13,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <iostream>
 #include <memory>
 
 #include "common/duration_text.hpp"
@@ -305,7 +306,12 @@ tl::expected<Settings, int> read_settings(int argc, char** argv) {
     reading = fmt::format("${}: ", kLogLevelVariable);
     take_variable(app);
   } catch (const CLI::Success& early) {
-    return tl::unexpected<int>(app.exit(early));
+    (void)app.exit(early);
+    if (!std::cout.flush()) {
+      std::fputs("timer_server: error: cannot write to standard output\n", stderr);
+      return tl::unexpected<int>(exit_status::kFailed);
+    }
+    return tl::unexpected<int>(exit_status::kStopped);
   } catch (const CLI::ExtrasError&) {
     const std::string word = app.remaining().front();
     return usage(word.starts_with('-')
