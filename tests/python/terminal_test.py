@@ -219,6 +219,15 @@ class Run(TerminalCase):
             self.assertIn(b"cannot run 'true': Resource temporarily unavailable", said)
 
 
+class Logs(ServerCase):
+    def test_show_prints_an_expiry_whose_host_name_has_a_newline(self):
+        log = '{"schema":1,"event":"expired","host":"a\\nb","id":"x-1","pid":4711,"scope":"step"}\n'
+        for words in ("last",), ("x-1",):
+            done = subprocess.run([CLIENT, "show", *words, "-"], input=log, stdout=subprocess.PIPE, text=True,
+                                  timeout=BOUND_S)
+            self.assertIn("pid 4711 hung in `step`", done.stdout)
+
+
 class OtherUsers(TerminalCase):
     def test_a_set_uid_program_is_a_process_of_the_user_that_it_runs_as(self):
         if os.geteuid() != 0:

@@ -28,7 +28,7 @@ constexpr double kSameEntryS = 1.0;
 constexpr double kSameEntryShare = 0.1;
 
 std::string host_of(const std::string& machine) {
-  return machine.substr(0, machine.find('\n'));
+  return machine.substr(0, machine.rfind('\n'));
 }
 
 // The clock of a record and of its deadline are one, so the difference holds on any clock.
