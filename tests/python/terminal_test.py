@@ -404,6 +404,17 @@ class Detached(TerminalCase):
         os.kill(server, signal.SIGKILL)
 
 
+class Tables(TerminalCase):
+    def test_no_line_is_wider_than_the_terminal(self):
+        self.client("acquire", "--scope", "step", "--timeout", "1h", "--pid", str(os.getpid()))
+        wait_until(lambda: self.open_scopes() == ["step"])
+        for columns in range(20, 80, 5):
+            terminal = Terminal(self, "/bin/sh", "-c", f"stty cols {columns}; '{CLIENT}' list; echo done.")
+            lines = terminal.read_until("done.").split("\r\n")[:-1]
+            self.assertEqual(len(lines), 2)
+            self.assertLessEqual(max(map(len, lines)), columns, lines)
+
+
 class Shell(TerminalCase):
     def setUp(self):
         bash = shutil.which("bash")

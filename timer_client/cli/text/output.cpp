@@ -169,12 +169,13 @@ void Table::add_line(const Cell* row, std::string& out) const {
     }
     std::string text = row[i].text;
     const std::size_t begin = std::max(start, at == 0 ? 0 : at + kGap);
-    const std::size_t end = start + fit.width;
+    std::size_t end = start + fit.width;
     start = end + kGap;
     if (fit.is_cut) {
       text = cut_text(text, fit.width);
     }
     if (screen_.width > 0) {
+      end = std::min(end, screen_.width);
       text = cut_text(text, screen_.width - std::min(begin, screen_.width));
     }
     if (text.empty()) {
