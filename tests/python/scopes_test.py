@@ -740,6 +740,18 @@ class WithoutSweeps(ServerCase):
         self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
 
 
+class MaxTimeout(ServerCase):
+    options = ("--max-timeout", "100s")
+
+    def test_list_shows_of_a_paused_scope_what_the_server_grants(self):
+        scope = filetimer.Scope(3600, "s", client=self.configure())
+        scope.acquire()
+        time.sleep(0.05)
+        scope.pause()
+        self.assertEqual([each["granted_s"] for each in self.listed_scopes()], [100])
+        scope.release()
+
+
 class DryRun(ServerCase):
     options = ("--dry-run",)
 

@@ -192,7 +192,9 @@ class FolderReader {
 }  // namespace
 
 Duration ListedScope::granted() const {
-  return due.is_never() ? kForever : std::max(due - slot.started, Duration::zero());
+  const bool is_paused = slot_word::is_paused(slot.word);
+  const Instant since = is_paused ? Instant{slot.word - slot_word::kPaused} : slot.started;
+  return due.is_never() ? kForever : std::max(due - since, Duration::zero());
 }
 
 Result<FolderReading> read_pages(const std::string& dir, const ServerSeen& server,

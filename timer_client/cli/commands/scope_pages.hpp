@@ -43,7 +43,7 @@ struct ListedScope {
 
   [[nodiscard]] bool is_expired() const { return !slot_word::is_open(slot.word); }
   [[nodiscard]] bool is_overdue(Instant now) const { return due < now; }
-  // Returns the time from the acquire, or the last renewal, to `due`.
+  // Returns the time from the acquire, the last renewal or the pause to `due`.
   [[nodiscard]] Duration granted() const;
 };
 
