@@ -211,6 +211,20 @@ class Restarts(ServerCase):
         kills = pathlib.Path(self.dir, "kills")
         suite.wait_until(lambda: any(stage in each.read_text() for each in kills.glob("*")))
 
+    def test_the_next_server_kills_in_a_scope_that_has_the_name_of_idle_timeouts(self):
+        self.server.close()
+        self.server = filetimer.Server("--evidence-command", "sleep 300", dir=self.dir)  # the signal waits for it
+        worker = self.start_worker("""
+            with filetimer.expires(0.3, "(idle)"):
+                time.sleep(60)
+            """)
+        self.wait_for_stage("recorded")
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.server.close()
+        self.server = filetimer.Server(dir=self.dir)
+        self.addCleanup(self.server.close)
+        self.assertEqual(self.record("killed", worker.pid)["verdict"], "dead")
+
     def test_the_next_server_tells_of_workers_that_ended_while_none_ran(self):
         killed = self.start_worker("""
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

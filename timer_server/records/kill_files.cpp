@@ -55,6 +55,7 @@ void write_expiry(JsonWriter& json, const Expiry& expiry) {
       .field("acquired_ns", scope.acquired.ns)
       .field("deadline_ns", scope.deadline.ns)
       .field("signal", scope.signal)
+      .field("idle", int{scope.has(slot_flag::kIdle)})
       .given("signal_first", int{scope.has(slot_flag::kSignalFirst)})
       .field("grace_ms", scope.grace() ? std::int64_t{*scope.grace_ms} : -1)
       .end_object();
@@ -70,8 +71,10 @@ Expiry expiry_in(const dom::object& object) {
   scope.acquired = {number_in(object, "acquired_ns")};
   scope.deadline = {number_in(object, "deadline_ns")};
   scope.signal = static_cast<int>(number_in(object, "signal"));
+  // Servers up to 0.2.0 have noted the name only, which a scope of the worker may have as well.
+  const bool is_idle = integer_at(object, "idle").value_or(scope.name == kIdleScopeName) != 0;
   scope.flags = static_cast<std::uint16_t>(
-      (scope.name == kIdleScopeName ? slot_flag::kIdle : 0) |
+      (is_idle ? slot_flag::kIdle : 0) |
       (number_in(object, "signal_first") != 0 ? slot_flag::kSignalFirst : 0));
   if (const std::int64_t grace = integer_at(object, "grace_ms").value_or(-1); grace >= 0) {
     scope.grace_ms = grace_ms_of(std::chrono::milliseconds{grace});
