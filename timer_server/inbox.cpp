@@ -23,6 +23,10 @@ constexpr Duration kFloodPause = std::chrono::microseconds{200};
 // When to read again, and to try to listen, after listen() has failed.
 constexpr Duration kListenAgain = std::chrono::milliseconds{100};
 
+constexpr std::int64_t offset_of(const ClockReading& clocks) {
+  return clocks.wall_ns - clocks.mono.ns;
+}
+
 }  // namespace
 
 void Inbox::listen() {
@@ -42,7 +46,7 @@ void Inbox::read(std::size_t most) {
   const std::size_t capacity = core_.directory.pipe().capacity();
   most = std::min(most, capacity);
   std::size_t read = 0;
-  Instant looked;
+  ClockReading looked;
   waited_since_ = Instant::never();
   std::erase_if(undated_, [](const Undated& scope) { return scope.is_earlier; });
   for (Undated& scope : undated_) {
@@ -51,7 +55,7 @@ void Inbox::read(std::size_t most) {
   while (read < most) {
     std::span<char> room = reader_.room();
     room = room.first(std::min(room.size(), most - read));
-    looked = Instant::now();
+    looked = ClockReading::now();
     const std::size_t count = core_.directory.pipe().read(room);
     if (count == 0) {
       break;
@@ -65,7 +69,8 @@ void Inbox::read(std::size_t most) {
     }
   }
   if (read < most) {
-    emptied_ = looked;  // the server may have been stopped since
+    emptied_ = looked.mono;  // the server may have been stopped since
+    wall_offset_ = offset_of(looked);
   }
   // A full pipe holds more than half of its capacity: a line that has room behind the last one of a
   // memory page is written there. The rest of a page that is partly read is not counted.
@@ -105,7 +110,12 @@ Status Inbox::acquire(const wire::Request& request, std::string_view line) {
     return failure(fmt::format("signal is {}: expected at most {}", request.signal, kLastSignal));
   }
   forget_retried(request);
-  const SlotReading terms = core_.policy.terms_of(request, now_);
+  SlotReading terms = core_.policy.terms_of(request, now_);
+  // The wall clock may have been set since the line was written, as it is at the end of a suspend.
+  const std::int64_t step = offset_of(now_) - wall_offset_;
+  if (step > 0 && terms.deadline <= now_.mono) {
+    terms = core_.policy.terms_of(request, {now_.wall_ns - step, now_.mono});
+  }
   // The line may be older than the process that has its pid now. PyTorch's lines have no time but
   // the deadline. A time before the boot, such as 0, says that the deadline has passed, and no
   // more.

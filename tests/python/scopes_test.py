@@ -6,12 +6,15 @@ import contextvars
 import datetime
 import functools
 import inspect
+import json
 import math
 import os
+import pathlib
 import signal
 import sys
 import threading
 import time
+import unittest.mock
 
 import filetimer
 import suite
@@ -720,6 +723,30 @@ class Killed(ServerCase):
             """)
         self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
         self.assertEqual(self.record("expired", worker.pid)["scope"], "(idle)")
+
+
+class WallClock(ServerCase):
+    def setUp(self):
+        self.step = os.path.join(suite.folder_of(self, "clock"), "step")
+        library = os.path.join(os.environ["FILETIMER_BIN_DIR"], "../tests/process/libfiletimer_clock_step.so")
+        clocks = {"LD_PRELOAD": os.path.abspath(library), "ASAN_OPTIONS": "verify_asan_link_order=0",
+                  "CLOCK_STEP": self.step}
+        with unittest.mock.patch.dict(os.environ, clocks):
+            super().setUp()
+
+    def test_lines_that_wait_while_the_clock_is_set_forward_keep_their_time(self):
+        worker = self.start_worker("time.sleep(60)")
+        own = {"x_timeout_s": 60}  # of timer_client; PyTorch's client has no such key
+        with open(self.server.fifo, "w") as pipe:
+            os.kill(self.server.pid, signal.SIGSTOP)
+            for scope, more in ("torch", {}), ("own", own):
+                print(json.dumps({"version": 1, "pid": worker.pid, "scope_id": scope, "signal": 9,
+                                  "expiration_time": time.time() + 60, **more}), file=pipe)
+        pathlib.Path(self.step).write_text("3600")
+        os.kill(self.server.pid, signal.SIGCONT)
+        self.client("ping")
+        self.assertEqual({each["scope"]: 50 < each["remaining_s"] <= 60 for each in self.listed_scopes(worker.pid)},
+                         {"torch": True, "own": True})
 
 
 class WithoutSweeps(ServerCase):
