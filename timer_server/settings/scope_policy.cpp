@@ -31,8 +31,10 @@ SlotReading ScopePolicy::terms_of(const wire::Request& request, const ClockReadi
   if (request.x_timeout_s) {
     terms.asked = duration_from_seconds(*request.x_timeout_s);
     if (terms.asked != kForever && !terms.deadline.is_never()) {
-      // The client opened the scope before the server read the line.
-      terms.acquired = std::min(terms.acquired, Instant{terms.deadline.ns - terms.asked.count()});
+      // The client opened the scope before the server read the line, perhaps by a wall clock that
+      // was set back since.
+      terms.deadline = std::min(terms.deadline, now.mono + terms.asked);
+      terms.acquired = Instant{terms.deadline.ns - terms.asked.count()};
     }
   } else if (!terms.deadline.is_never()) {
     terms.asked = std::max(terms.deadline - now.mono, Duration::zero());
