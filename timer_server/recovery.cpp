@@ -103,6 +103,15 @@ void Recovery::adopt_pipe_page(pid_t pid) {
     worker->pipe = *page;
     worker->pages.push_back(*page);
     worker->left_on_pipe = Instant::now();  // an upper bound: the time is not saved
+    for (const KillState& kill : past_) {
+      for (const Expiry& expiry : kill.expiries) {
+        // A release since the verdict on an idle timeout is in the file of the kill.
+        if (expiry.scope.has(slot_flag::kIdle) && !kill.verdict &&
+            is_of(kill, pid, worker->process->start_time)) {
+          worker->left_on_pipe = expiry.scope.deadline;
+        }
+      }
+    }
     for (const SlotReading& reading : (*page)->open_slots()) {
       if (past_verdict(pid, worker->process->start_time, reading).kill != nullptr) {
         (*page)->restore_verdict(reading.id);

@@ -12,7 +12,7 @@ import unittest
 
 import filetimer
 import suite
-from harness import SERVER, ServerCase, worker_test
+from harness import CLIENT, SERVER, ServerCase, worker_test
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -275,6 +275,22 @@ class Restarts(ServerCase):
         os.kill(left, signal.SIGKILL)
         record = self.record("killed", worker.pid)
         self.assertEqual((record["verdict"], record["cancelled"]), ("dead", ["epoch"]))
+
+    def test_the_next_server_kills_an_idle_worker_that_has_a_scope_of_the_pipe_too(self):
+        self.server.close()
+        self.server = filetimer.Server("--evidence-command", "sleep 300", dir=self.dir)  # the signal waits for it
+        self.start_worker("""
+            filetimer.configure(idle_timeout=1)
+            with filetimer.expires(60):
+                pass
+            time.sleep(60)
+            """, prefix=(CLIENT, "run", "--"))
+        self.wait_for_stage("recorded")
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.server.close()
+        self.server = filetimer.Server(dir=self.dir)
+        self.addCleanup(self.server.close)
+        self.assertEqual(self.record("killed")["verdict"], "dead")
 
 
 class Messages(ServerCase):
