@@ -157,7 +157,7 @@ void Machine::adopt(bool are_recorded) {
 
 void Machine::check() {
   for (std::size_t i = 0; i < kills_.size(); ++i) {
-    const bool is_released = page_->released_late_at(kills_[i].slot, kills_[i].word).has_value();
+    const bool is_released = page_->released_late_at(kills_[i]).has_value();
     expect(is_released == model_.kills[i].is_released, "k{} is released late: {}",
            model_.kills[i].key, is_released);
   }

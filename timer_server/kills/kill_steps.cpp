@@ -49,7 +49,7 @@ std::optional<Instant> released_at(Core& core, const Process& process, const Exp
   if (!place.page) {
     return Instant::now();  // the scope was over when an earlier server's kill was continued
   }
-  return place.page->released_late_at(place.slot, place.word);
+  return place.page->released_late_at({place.slot, place.word, expiry.scope.deadline});
 }
 
 // Returns the names of the worker's open scopes.

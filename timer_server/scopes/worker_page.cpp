@@ -164,17 +164,18 @@ bool WorkerPage::is_open(std::size_t slot, std::int64_t word) {
   return read_deadline(slot_at(slot)) == word && is_whole();
 }
 
-std::optional<Instant> WorkerPage::released_late_at(std::size_t slot, std::int64_t word) {
+std::optional<Instant> WorkerPage::released_late_at(const Due& scope) {
   const Instant now = Instant::now();
-  const Slot& judged = slot_at(slot);
-  const bool is_begun_anew = is_idle_watch(judged) && judged.started.load(kRelaxed) > word;
+  const Slot& judged = slot_at(scope.slot);
+  const bool is_begun_anew = is_idle_watch(judged) && judged.started.load(kRelaxed) > scope.word;
   // Any word but that of the verdict was written by the worker, `left` before the word.
   const std::int64_t present = read_deadline(judged);
   const Instant left{judged.left.load(kRelaxed)};
-  if (!is_whole() || (present == slot_word::expired(word) && !is_begun_anew)) {
+  if (!is_whole() || (present == slot_word::expired(scope.word) && !is_begun_anew)) {
     return std::nullopt;
   }
-  return present == slot_word::kReleasedLate && left.ns > word && left <= now ? left : now;
+  // The word of a paused scope is no time.
+  return present == slot_word::kReleasedLate && left >= scope.deadline && left <= now ? left : now;
 }
 
 void WorkerPage::finish(std::size_t slot, std::int64_t word) {

@@ -135,8 +135,8 @@ class WorkerPage {
   bool try_expire(std::size_t slot, std::int64_t word);
   // Gives the verdict on an idle timeout. Returns false if the worker ended it first.
   bool try_expire_idle(std::size_t slot, Instant deadline);
-  // Returns when a slot that was judged under `word` was released since.
-  [[nodiscard]] std::optional<Instant> released_late_at(std::size_t slot, std::int64_t word);
+  // Returns when a scope that was judged was released since.
+  [[nodiscard]] std::optional<Instant> released_late_at(const Due& scope);
   // Marks the slot that was judged under `word`: its kill is over.
   void finish(std::size_t slot, std::int64_t word);
   // Revokes the verdict: the scope is open again, and will be judged again.
