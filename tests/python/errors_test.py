@@ -68,8 +68,9 @@ filetimer.heartbeat(0) -> InvalidArgument: the timeout is 0: expected more than 
 filetimer.each([], 0) -> InvalidArgument: the timeout is 0: expected more than 0 (s)
 filetimer.paused(3).__enter__() -> TypeError: the scope's name is a int: expected a str
 filetimer.paused("x", client=3) -> TypeError: the client is a int: expected a filetimer.Client
-client._pause_thread("") -> InvalidArgument: the scope's name is empty: expected at least one character, or None for \
+filetimer.paused("") -> InvalidArgument: the scope's name is empty: expected at least one character, or None for \
 the caller's file and line
+filetimer.paused("x")(print) -> TypeError: a pause is no decorator: expected filetimer.Scope or expires()
 scope.renew(0) -> InvalidArgument: the timeout is 0: expected more than 0 (s)
 scope.renew(1, 2) -> TypeError: renew() takes at most one argument
 scope(3) -> TypeError: a scope as a decorator got a int: expected a function
@@ -294,7 +295,7 @@ class Misuse(ConfiguredCase):
         scope = filetimer.expires(FAR_S, "x")
         for call in (lambda: _native._set_default_client(3), lambda: _native._seconds("1", "it"),
                      lambda: _native._seconds(), lambda: _native._is_free("1"),
-                     lambda: _native._send_to_main_thread(None), lambda: self.configured._pause_thread(3),
+                     lambda: _native._send_to_main_thread(None), lambda: self.configured.paused(3),
                      lambda: self.configured._offer_stacks("1", 2),
                      lambda: self.configured.start("1"),
                      lambda: scope.renew("1"), lambda: scope(), lambda: scope.times(1)):

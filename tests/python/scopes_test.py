@@ -585,6 +585,25 @@ class EnteredAgain(ConfiguredCase):
                 self.assertFalse(scope.times().paused)
         self.assertEqual(found, [True])
 
+    test_a_handler_of_a_signal_that_raises_leaves_no_pause_behind = worker_test("""
+        def handle(_, frame):
+            if frame.f_code.co_name in ("__enter__", "__exit__"):
+                raise KeyError
+        signal.signal(signal.SIGALRM, handle)
+        filetimer.configure()
+        pause = filetimer.paused("p")
+        signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
+        for _ in range(20000):
+            try:
+                with pause:
+                    pass
+            except KeyError:
+                pass
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        with filetimer.expires(60) as scope:
+            say(scope.times().paused)
+        """, says="False\n")
+
     def test_each_thread_leaves_the_scope_that_it_has_entered(self):
         scope = filetimer.Scope(FAR_S, "x")
         with contextlib.ExitStack() as stack:

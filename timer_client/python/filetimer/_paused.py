@@ -2,36 +2,24 @@
 """Regions in which the time of a thread's scopes is stopped."""
 from __future__ import annotations
 
-from _thread import get_ident
-
-from . import _native
 from ._caller import name_of_caller
+from ._native import Scope
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     from ._native import Client
 
 
-class Paused:
+class Paused(Scope):
     """A context in which the time of scopes is stopped; paused() makes one."""
 
-    __slots__ = ("_client", "_name", "_regions")
+    # Scope's own methods: a handler of a signal that raised in them would leave the region open.
+    __slots__ = ()
 
-    def __init__(self, name: str, client: Client | None) -> None:
-        self._client = client
-        self._name = _native.Scope(1, name, client=client).name  # checks both
-        # The threads that have entered it. The end of a region ends its pause.
-        self._regions: list[tuple[int, object]] = []
-
-    def __enter__(self) -> Paused:
-        client = _native._default_client() if self._client is None else self._client
-        self._regions.append((get_ident(), client._pause_thread(self._name)))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        own = [each for each in self._regions if each[0] == get_ident()]
-        if own or self._regions:
-            self._regions.remove((own or self._regions)[-1])
+    def __call__(self, function: object, /) -> NoReturn:
+        raise TypeError("a pause is no decorator: expected filetimer.Scope or expires()")
 
 
 def paused(name: str | None = None, /, *, client: Client | None = None) -> Paused:
@@ -49,4 +37,4 @@ def paused(name: str | None = None, /, *, client: Client | None = None) -> Pause
 
     Contexts may be nested, and must be left in the thread that entered them. Raises as expires().
     """
-    return Paused(name_of_caller() if name is None else name, client)
+    return Paused(1, name_of_caller() if name is None else name, client=client)._pausing()

@@ -19,8 +19,6 @@ PyTypeObject* g_client_type = nullptr;
 
 namespace {
 
-constexpr const char* kRegionName = "filetimer._native.region";
-
 PyObject* g_default_client = nullptr;  // made by configure(); null: none was made yet
 
 struct ClientObject {
@@ -136,33 +134,6 @@ PyObject* stop(PyObject* self, PyObject*) {
   return PyBool_FromLong(client != nullptr && client->stop() ? 1 : 0);
 }
 
-void end_region(PyObject* capsule) {
-  delete static_cast<PausedRegion*>(PyCapsule_GetPointer(capsule, kRegionName));
-}
-
-// Returns a capsule. The region ends when the capsule is destroyed. Returns None after close().
-PyObject* pause_thread(PyObject* self, PyObject* text) {
-  TimerClient* const client = open_client(self);
-  Name name;
-  if (!to_name(text, name)) {
-    return nullptr;
-  }
-  if (client == nullptr) {
-    Py_RETURN_NONE;
-  }
-  return guarded([&]() -> PyObject* {
-    std::unique_ptr<PausedRegion> region(new PausedRegion(client->paused({name.text, name.size})));
-    if (!offer_stacks_in_child(self)) {
-      return nullptr;
-    }
-    PyObject* const capsule = PyCapsule_New(region.get(), kRegionName, end_region);
-    if (capsule != nullptr) {
-      (void)region.release();
-    }
-    return capsule;
-  });
-}
-
 PyObject* path_of(const std::string& path) {
   return PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size()));
 }
@@ -237,7 +208,6 @@ PyMethodDef g_methods[] = {
      "Ends the client and releases the timer of start(). An open scope stays watched until it is\n"
      "left. A scope that is entered later is not watched, and requests raise TimerError."},
     {"_connect", connect, METH_VARARGS, nullptr},
-    {"_pause_thread", pause_thread, METH_O, nullptr},
     {"_stacks_file", stacks_file, METH_NOARGS, nullptr},
     {"_offer_stacks", offer_stacks, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};

@@ -36,6 +36,7 @@ struct Opening {
   const void* frame = nullptr;
   const void* user = nullptr;  // of the context manager that `frame` is, a generator
   alignas(TimerScope) std::byte bytes[sizeof(TimerScope)]{};  // made unless kFree
+  std::unique_ptr<PausedRegion> region{};                     // of Kind::kPause
 
   Opening() = default;
   Opening(const Opening&) = delete;
@@ -45,9 +46,16 @@ struct Opening {
   void end() {
     if (use != Use::kFree) {
       timer().~TimerScope();  // releases it
+      region.reset();
       use = Use::kFree;
     }
   }
+};
+
+enum class Kind : char {
+  kPlain,
+  kBeginning,  // each opening has the first timeout, not only the first of its name
+  kPause,      // an opening is a paused region, and its timer is not open
 };
 
 struct Scope {
@@ -55,7 +63,7 @@ struct Scope {
   Name name;
   nanoseconds timeout;
   std::shared_ptr<const ScopeOptions> options;  // null: kDefaultScopeOptions
-  bool is_beginning = false;  // each opening has the first timeout, not only the first of its name
+  Kind kind = Kind::kPlain;
   Opening first{};
   std::forward_list<Opening> others{};  // the latest first
 };
@@ -464,12 +472,17 @@ void dealloc_scope(PyObject* self) {
   Py_DECREF(type);
 }
 
-// Opens the timer of a scope. A heartbeat has a first timeout of its own, and so has a beginning.
-TimerScope timer_for(TimerClient& client, const Scope& scope) {
+// Opens the timer of a scope, or the region of a pause. A heartbeat has a first timeout of its own,
+// and so has a beginning.
+TimerScope timer_for(TimerClient& client, const Scope& scope, Opening& opening) {
   const ScopeOptions& options = scope.options ? *scope.options : kDefaultScopeOptions;
   const char* const text = scope.name.text;
   const std::string_view name{text, scope.name.size};
-  return scope.is_beginning
+  if (scope.kind == Kind::kPause) [[unlikely]] {
+    opening.region.reset(new PausedRegion(client.paused(name, text, scope.name.line)));
+    return {};
+  }
+  return scope.kind == Kind::kBeginning
              ? client.heartbeat(scope.timeout, name, options, text, scope.name.line).scope()
              : client.expires(scope.timeout, name, options, text, scope.name.line);
 }
@@ -491,7 +504,7 @@ bool open_timer(PyObject* self, Use use) {
       client = open_client(scope.client.get());
     }
     if (client != nullptr) [[likely]] {
-      new (&opening->bytes) TimerScope(timer_for(*client, scope));
+      new (&opening->bytes) TimerScope(timer_for(*client, scope, *opening));
     } else {
       new (&opening->bytes) TimerScope();
     }
@@ -633,13 +646,13 @@ PyObject* all_times(PyObject* self, PyObject*) {
 }
 
 // Returns a copy that is not open.
-template <bool IsBeginning>
+template <Kind AsKind>
 PyObject* again(PyObject* self, PyObject*) {
   const Scope& scope = as_scope(self);
   PyObject* const copy = PyType_GenericAlloc(Py_TYPE(self), 0);
   if (copy != nullptr) {
     new (&as_scope(copy))
-        Scope{Ref(scope.client), scope.name, scope.timeout, scope.options, IsBeginning};
+        Scope{Ref(scope.client), scope.name, scope.timeout, scope.options, AsKind};
   }
   return copy;
 }
@@ -718,8 +731,9 @@ PyMethodDef g_methods[] = {
      "times($self, /)\n--\n\n"
      "Returns Times(elapsed, remaining, paused, expired, timeout) of the scope; None: it is not\n"
      "open."},
-    {"_again", again<false>, METH_NOARGS, nullptr},
-    {"_beginning", again<true>, METH_NOARGS, nullptr},
+    {"_again", again<Kind::kPlain>, METH_NOARGS, nullptr},
+    {"_beginning", again<Kind::kBeginning>, METH_NOARGS, nullptr},
+    {"_pausing", again<Kind::kPause>, METH_NOARGS, nullptr},
     {"_all_times", all_times, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
