@@ -673,7 +673,7 @@ end:
    * code: timer_server/server.cpp Server::iterate 27e0f6cf
    * code: timer_server/server.cpp Server::run_once fe7f2ca9
    * code: timer_server/server.cpp Server::read_progress c5ea77a4
-   * code: timer_server/inbox.cpp Inbox::read 967129c1
+   * code: timer_server/inbox.cpp Inbox::read 00b1612c
    * code: timer_server/watch/page_registry.cpp WatchRegistry::look_for_pages 24c79400
    * code: timer_server/watch/page_registry.cpp WatchRegistry::on_wake_up_message c54255cc
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 711d3078
@@ -763,7 +763,7 @@ end:
   /* Kills::find_releases(), released_late_at(), signal_stopped(), end(). The worker is alive
    * afterwards, as with --dry-run, signal 0, or a signal that it survives.
    * code: timer_server/kills/kill_steps.cpp Kills::find_releases 235d85b7
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::released_late_at 6116f303 */
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::released_late_at ed6cf244 */
   :: d_step { server_at == SIGNAL ->
        if
        :: word[i] == EXPIRED(kill[i]) -> HOLDS(P_AFTER, !IS_LEFT(i)); REACHED(W_KILL)
