@@ -116,9 +116,9 @@ int Server::run() {
 // ---------------------------------------------------------------------------------------------
 
 // The rule of the product: read all evidence of progress, judge, then carry out the verdicts. It
-// runs after each event: whatever wakes the loop - a request, a deadline, a synced record, an exit -
-// is followed by one iteration. Handlers of events only note what has happened. At a deadline that
-// is near a second one follows, without a sleep between them.
+// runs after each event: whatever wakes the loop - a request, a deadline, a synced record, an exit
+// - is followed by one iteration. Handlers of events only note what has happened. At a deadline
+// that is near a second one follows, without a sleep between them.
 void Server::run_once() {
   Instant next = iterate();
   if (next == scan_.next() && next > Instant::now() &&

@@ -70,8 +70,8 @@ class EventLoop {
   void stop() { is_stopped_ = true; }
   // Waits at most so many milliseconds, -1 means without a limit, and calls the handler of one
   // event: of those with the first priority the one that came first. Returns false if none came, or
-  // if that priority is behind `last`. An exception of the handler is reported as a message, and the
-  // loop continues.
+  // if that priority is behind `last`. An exception of the handler is reported as a message, and
+  // the loop continues.
   bool dispatch_one(int timeout_ms, Priority last = kDeadlines);
 
  private:

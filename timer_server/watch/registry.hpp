@@ -159,7 +159,7 @@ class WatchRegistry {
   std::unordered_map<std::string, bool> refused_;
   bool has_looked_at_all_ = false;  // since pages that were refused for now were looked at again
   std::unordered_set<std::string> refused_names_in_batch_;  // messages do not look at them again
-  HasEnded has_ended_;  // set while adopt() runs
+  HasEnded has_ended_;                                      // set while adopt() runs
   std::size_t orphaned_scopes_ = 0;
   // Pages without an owner whose process is alive: it may be exiting, or have started another
   // program.
