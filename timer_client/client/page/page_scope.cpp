@@ -119,7 +119,8 @@ bool resume_scope(SlotHandle& handle, std::uint16_t by, bool& wake) noexcept {
   Slot& slot = *handle.slot;
   const Board& board = handle.page->board();
   for (;;) {
-    const std::int64_t word = slot.deadline.load(kRelaxed);
+    // Acquire, as in renew_scope(): `left` and `started` are of the pause with this word.
+    const std::int64_t word = slot.deadline.load(std::memory_order_acquire);
     if (!slot_word::is_paused(word)) {
       return slot_word::is_open(word);
     }
@@ -188,7 +189,7 @@ ReleaseResult release_scope(SlotHandle& handle, std::uint64_t generation) noexce
   // Before the slot is free: from then on another scope may use it, with the next number.
   handle.generation.store(generation + 1, kRelaxed);
   Slot& slot = *handle.slot;
-  const std::int64_t found = slot.deadline.load(kRelaxed);
+  const std::int64_t found = slot.deadline.load(std::memory_order_acquire);  // as in times_of()
   const auto free_slot = [&] {
     std::int64_t word = found;
     while (slot_word::is_open(word)) {
