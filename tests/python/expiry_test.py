@@ -134,6 +134,18 @@ with scope:
         say("inner", raised_in(scope).elapsed <= time.monotonic() - begin)
 """, says="outer\ninner True\ninner True\n")
 
+    test_a_scope_that_has_raised_and_is_paused_raises_again_if_it_is_entered = soft_test("""
+scope = filetimer.Scope(0.2, "nested", on_expiry="raise", grace=20)
+for is_left_paused in False, True:
+    with scope:
+        try:
+            time.sleep(60)
+        except filetimer.ScopeExpired:
+            say("outer", scope.pause())
+        say(raised_in(scope).timeout)
+        is_left_paused or scope.resume()
+""", says="outer True\n0.2\nouter True\n0.2\n")
+
     test_an_entry_that_is_left_while_its_signal_is_pending_raises_inside_one_that_has = soft_test(
         LATE_SIGNAL + """
 signal.pthread_sigmask(signal.SIG_SETMASK, [])

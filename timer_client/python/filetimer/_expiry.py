@@ -91,15 +91,15 @@ class RaisingScope(_native.Scope):
 
     def _next_to_raise(self) -> Times | None:
         """Returns the times of the entry that has to raise now; None: each has that is due."""
-        due = sorted((each for each in self._all_times() if each.remaining <= 0),
-                     key=lambda each: each.remaining)
+        due = sorted(filter(_is_due, self._all_times()), key=_turn)
         return due[self._raised] if self._raised < len(due) else None
 
     def _forget_raised(self, times: Times | None) -> bool:
         """Returns whether the entry that had these times, and has ended or was renewed, had raised."""
-        if times is None or times.remaining > 0:
+        if times is None or not _is_due(times):
             return False
-        if sum(each.remaining < times.remaining for each in self._all_times()) >= self._raised:
+        due = filter(_is_due, self._all_times())
+        if sum(_turn(each) < _turn(times) for each in due) >= self._raised:
             return False
         self._raised -= 1
         return True
@@ -109,6 +109,15 @@ class RaisingScope(_native.Scope):
         _entered[:] = [each for each in _entered if each() not in done]
         if _is_ending and not _entered and threading.get_native_id() == os.getpid():
             _ignore_signal()  # atexit calls no function that was registered meanwhile
+
+
+def _is_due(times: Times) -> bool:
+    return times.remaining <= 1e-9  # what an entry that is paused after its deadline has left
+
+
+def _turn(times: Times) -> tuple[bool, float]:
+    """Returns by what entries that are due are sorted: those that have raised come first."""
+    return not times.paused, times.remaining
 
 
 _OWN_CODE = {getattr(RaisingScope, name).__code__
