@@ -356,7 +356,7 @@ inline leave() {
 
 /* release_scope(), try_release(): a look and an exchange, until the exchange succeeds or the word is
  * no longer open. Only the last round has an effect, so it is one step.
- * code: timer_client/client/page/page_scope.cpp release_scope 8a017e12
+ * code: timer_client/client/page/page_scope.cpp release_scope 693c81e8
  * code: common/wake_protocol.hpp try_release 402006e2 */
 inline release_scope(s) {
   slot = s;
@@ -883,7 +883,7 @@ active proctype Clock() {
  * code: timer_client/client/page/page_scope.cpp replaced_renewal e3d95c33
  * code: timer_client/client/page/page_scope.cpp pause_scope 5f5dd1c3
  * code: timer_client/client/page/page_scope.cpp try_move cabb0455
- * code: timer_client/client/page/page_scope.cpp resume_scope 8b3e14e8
+ * code: timer_client/client/page/page_scope.cpp resume_scope 0054802f
  * code: timer_client/client/page/page_scope.cpp open_suspended 58d1830b
  * code: timer_client/client/page/page_scope.cpp renew_after_pause f8f9b149
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::take b9a0980b
