@@ -28,20 +28,21 @@ Instant Rendezvous::Round::until() const {
   return first;
 }
 
-template <class Selects>
-void Rendezvous::remove_gone(Selects selects) {
-  std::set<ControlClients::Id> gone;
-  for (const auto& [name, round] : rounds_) {
-    if (!selects(name, round)) {
-      continue;
+template <class IsGone>
+void Rendezvous::remove_members(const std::string& name, Round& round, IsGone is_gone) {
+  std::erase_if(round.members, [&](const auto& member) {
+    const auto& [rank, request] = member;
+    if (!is_gone(request.client)) {
+      return false;
     }
-    for (const auto& [rank, member] : round.members) {
-      if (clients_.has_left(member.client)) {
-        gone.insert(member.client);
-      }
-    }
-  }
-  std::ranges::for_each(gone, [this](ControlClients::Id client) { leave(client); });
+    round.left.insert(rank);
+    messages::debug("rendezvous '{}': rank {} left", name, rank);
+    return true;
+  });
+}
+
+void Rendezvous::remove_gone(const std::string& name, Round& round) {
+  remove_members(name, round, [this](ControlClients::Id each) { return clients_.has_left(each); });
 }
 
 Status Rendezvous::join(const AcceptedRequest& request) {
@@ -63,25 +64,23 @@ Status Rendezvous::join(const AcceptedRequest& request) {
   if (rank < 0 || rank >= world) {
     return failure(fmt::format("the rank is {}: expected 0 to {}", rank, world - 1));
   }
-  remove_gone([&](const std::string& each, const Round& round) {
-    return each == name && (round.world != world || round.members.contains(rank));
-  });
-  const auto found = rounds_.find(name);
-  if (found != rounds_.end() && found->second.world != world) {
-    return failure(fmt::format("the world is {}: the ranks that wait in rendezvous '{}' gave {}",
-                               world, printable(name), found->second.world));
+  Round& round = rounds_[name];
+  if (round.world != world || round.members.contains(rank)) {
+    remove_gone(name, round);
   }
-  if (found != rounds_.end() && found->second.members.contains(rank)) {
+  if (round.members.empty()) {
+    round = {.world = world, .begun = request.now};
+  }
+  if (round.world != world) {
+    return failure(fmt::format("the world is {}: the ranks that wait in rendezvous '{}' gave {}",
+                               world, printable(name), round.world));
+  }
+  if (round.members.contains(rank)) {
     return failure(fmt::format("rank {} has joined rendezvous '{}' already (pid {})", rank,
-                               printable(name), found->second.members[rank].pid));
+                               printable(name), round.members[rank].pid));
   }
   if (!clients_.grant(request.client, request.granted)) {
     return {};
-  }
-  Round& round = rounds_[name];
-  if (round.members.empty()) {
-    round.world = world;
-    round.begun = request.now;
   }
   round.members[rank] = request;
   round.left.erase(rank);
@@ -91,23 +90,17 @@ Status Rendezvous::join(const AcceptedRequest& request) {
 }
 
 void Rendezvous::leave(ControlClients::Id client) {
-  for (auto& entry : rounds_) {
-    Round& round = entry.second;
-    std::erase_if(round.members, [&](const auto& member) {
-      const bool is_gone = member.second.client == client;
-      if (is_gone) {
-        round.left.insert(member.first);
-        messages::debug("rendezvous '{}': rank {} left", entry.first, member.first);
-      }
-      return is_gone;
-    });
+  for (auto& [name, round] : rounds_) {
+    remove_members(name, round, [client](ControlClients::Id each) { return each == client; });
   }
   std::erase_if(rounds_, [](const auto& entry) { return entry.second.members.empty(); });
 }
 
 void Rendezvous::advance(Instant now, bool may_be_joining) {
-  remove_gone([](const std::string&, const Round& round) { return round.is_full(); });
   for (auto& [name, round] : rounds_) {
+    if (round.is_full()) {
+      remove_gone(name, round);
+    }
     if (round.is_full()) {
       end(name, round, {}, now);
     } else if (round.until() <= now && !may_be_joining) {

@@ -44,14 +44,14 @@ class Rendezvous {
   struct Round {
     int world = 0;
     Instant begun;
-    std::map<int, AcceptedRequest> members;  // by rank
-    std::set<int> left;                      // joined, and did not wait to the end
+    std::map<int, AcceptedRequest> members{};  // by rank
+    std::set<int> left{};                      // joined, and did not wait to the end
     [[nodiscard]] Instant until() const;
     [[nodiscard]] bool is_full() const { return members.size() == static_cast<std::size_t>(world); }
   };
-  // Removes the ranks whose clients are gone from the rounds for which selects(name, round) holds.
-  template <class Selects>
-  void remove_gone(Selects selects);
+  template <class IsGone>
+  static void remove_members(const std::string& name, Round& round, IsGone is_gone);
+  void remove_gone(const std::string& name, Round& round);
   // Answers the members of a round that is over, and records it. `why`: it failed.
   void end(const std::string& name, Round& round, std::string_view why, Instant now);
   void answer(Round& round, const std::string& answer);
