@@ -23,11 +23,8 @@ Status CommandSupervisor::start(const std::vector<std::string>& words, const std
   if (const auto server = open_process(::getpid())) {
     inherited_ = descendants_of(*server, own_children());
   }
-  ChildStart start;
-  start.words = words;
-  start.environment = environment_for_children(dir, pipe);
-  start.waits = true;
-  auto child = start_child(std::move(start));
+  auto child = start_child(
+      {.words = words, .environment = environment_for_children(dir, pipe), .waits = true});
   FILETIMER_TRY(child);
   child_ = std::move(*child);
   pid_ = child_.pid();

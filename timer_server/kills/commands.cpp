@@ -33,15 +33,12 @@ std::vector<std::string> shell(const std::string& line) {
 }  // namespace
 
 struct Commands::Command {
-  explicit Command(CommandOccasion the_occasion, std::string_view drop_in = {},
-                   bool is_evidence_command = false)
-      : occasion(std::move(the_occasion)), is_evidence(is_evidence_command) {
-    outcome.drop_in = drop_in;
-  }
+  explicit Command(CommandOccasion the_occasion) : occasion(std::move(the_occasion)) {}
 
   CommandOccasion occasion;
-  bool is_evidence;
+  bool is_evidence = false;
   HookOutcome outcome;
+  ChildStart start;
   bool is_waiting = true;
   Instant next_step_at;
   Instant started;
@@ -155,21 +152,23 @@ void Commands::start_evidence(const CommandOccasion& occasion, Instant now) {
   set_variable(environment, "FILETIMER_RANKS", ranks);
   for (const DropIn& drop_in : settings.drop_ins) {
     if (is_first_of_job && has_what_it_needs(drop_in, variables)) {
-      start_evidence_command(occasion, drop_in.name, {drop_in.path}, environment, now);
+      start_evidence_command(occasion, drop_in.name, {{drop_in.path}, environment}, now);
     }
   }
   if (has_command) {
-    start_evidence_command(occasion, "", shell(settings.evidence_command), environment, now);
+    start_evidence_command(occasion, "", {shell(settings.evidence_command), environment}, now);
   }
 }
 
 void Commands::start_evidence_command(const CommandOccasion& occasion, std::string_view drop_in,
-                                      std::vector<std::string> words,
-                                      std::vector<std::string> environment, Instant now) {
-  auto command = std::make_unique<Command>(occasion, drop_in, true);
+                                      ChildStart start, Instant now) {
+  auto command = std::make_unique<Command>(occasion);
+  command->is_evidence = true;
+  command->outcome.drop_in = drop_in;
+  command->start = std::move(start);
   if (count_running(true) >= kMaxEvidenceCommands) {
     drop(*command, fmt::format("{} evidence commands were running", kMaxEvidenceCommands));
-  } else if (run(*command, std::move(words), std::move(environment), now)) {
+  } else if (run(*command, now)) {
     commands_.push_back(std::move(command));
   }
 }
@@ -196,7 +195,8 @@ Instant Commands::start_hooks(Instant now) {
     if (may_start) {
       // Each call starts one hook: a fork takes up to a millisecond, and deadlines wait meanwhile.
       core_.kill_files.note_hook(occasion.id);
-      if (!run(hook, shell(hook_for(occasion)), environment_for(occasion), now)) {
+      hook.start = {shell(hook_for(occasion)), environment_for(occasion)};
+      if (!run(hook, now)) {
         commands_.erase(first);
       }
     }
@@ -227,15 +227,14 @@ std::vector<std::string> Commands::environment_for(const CommandOccasion& occasi
   return environment;
 }
 
-bool Commands::run(Command& command, std::vector<std::string> words,
-                   std::vector<std::string> environment, Instant now) {
+bool Commands::run(Command& command, Instant now) {
   command.is_waiting = false;
   command.started = now;
   command.next_step_at =
       now + (command.is_evidence ? core_.settings.kill.evidence_timeout : kHookTime);
   HookOutcome& outcome = command.outcome;
   try {
-    outcome.reason = start(command, std::move(words), std::move(environment));
+    outcome.reason = start(command);
   } catch (const std::exception& error) {  // without `end` it would count as ended, and run on
     outcome.reason = error.what();
   }
@@ -252,19 +251,15 @@ bool Commands::run(Command& command, std::vector<std::string> words,
 }
 
 // Returns, or throws, why the command was not started or cannot be watched; empty: it runs.
-std::string Commands::start(Command& command, std::vector<std::string> words,
-                            std::vector<std::string> environment) {
+std::string Commands::start(Command& command) {
   std::array<int, 2> ends{-1, -1};
   if (command.is_evidence && ::pipe2(ends.data(), O_CLOEXEC) != 0) {
     return "cannot make a pipe for its output";
   }
   command.pipe = UniqueFd(ends[0]);
   const UniqueFd output(ends[1]);
-  ChildStart start;
-  start.words = std::move(words);
-  start.environment = std::move(environment);
-  start.output = command.is_evidence ? output.get() : STDERR_FILENO;
-  auto child = start_child(std::move(start));
+  command.start.output = command.is_evidence ? output.get() : STDERR_FILENO;
+  auto child = start_child(std::exchange(command.start, {}));
   if (!child) {
     return child.error().message;
   }

@@ -75,13 +75,10 @@ class Commands {
   }
   [[nodiscard]] std::vector<std::string> environment_for(const CommandOccasion& occasion) const;
   void start_evidence_command(const CommandOccasion& occasion, std::string_view drop_in,
-                              std::vector<std::string> words, std::vector<std::string> environment,
-                              Instant now);
+                              ChildStart start, Instant now);
   // Returns whether the command runs. Records it if it does not.
-  bool run(Command& command, std::vector<std::string> words, std::vector<std::string> environment,
-           Instant now);
-  std::string start(Command& command, std::vector<std::string> words,
-                    std::vector<std::string> environment);
+  bool run(Command& command, Instant now);
+  std::string start(Command& command);
   // Each returns whether the command is over and recorded.
   bool step(Command& command, Instant now);
   bool end_by_kill(Command& command, HookResult result, std::string_view reason, Duration wait,
