@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <queue>
 #include <set>
 #include <tuple>
@@ -26,28 +25,6 @@ namespace {
 std::string_view view_at(dom::object object, std::string_view key) {
   std::string_view text;
   return object.at_key(key).get(text) == simdjson::SUCCESS ? text : std::string_view{};
-}
-
-// Returns a duration of 0 or more.
-Duration length_at(dom::object object, std::string_view key, Duration otherwise = {}) {
-  constexpr double kLongestNs = 9e18;  // 2^63 does not fit
-  const auto seconds = number_at(object, key);
-  return seconds ? Duration{std::llround(std::clamp(*seconds * 1e9, 0.0, kLongestNs))} : otherwise;
-}
-
-// Returns whether there is one.
-bool read_histogram(dom::object object, std::string_view key, Histogram& histogram) {
-  bool has_buckets = false;
-  for (const dom::element element : elements_at(object, key)) {
-    dom::array pair;
-    if (element.get_array().get(pair) == simdjson::SUCCESS && pair.size() == 2) {
-      const std::int64_t begin = as_integer(pair.at(0).value_unsafe()).value_or(0);
-      const std::int64_t scopes = as_integer(pair.at(1).value_unsafe()).value_or(0);
-      histogram[bucket_of(begin)] += static_cast<std::uint64_t>(std::max<std::int64_t>(scopes, 0));
-      has_buckets = true;
-    }
-  }
-  return has_buckets;
 }
 
 constexpr std::string_view kBlank = " \t\r";
@@ -217,20 +194,6 @@ std::optional<Record> parse_record(dom::parser& parser, std::string_view line) {
 std::optional<Record> parse_record(std::string_view line) {
   static thread_local dom::parser parser{2 * kMaxRecordBytes};
   return parse_record(parser, line);
-}
-
-ScopeStatistics read_statistics(dom::object object) {
-  ScopeStatistics statistics;
-  statistics.count = static_cast<std::uint64_t>(count_at(object, "count"));
-  statistics.longest = length_at(object, "longest_s");
-  statistics.longest_first = length_at(object, "first_s");
-  statistics.timeout = length_at(object, "timeout_s", kForever);
-  read_histogram(object, "histogram_ns", statistics.histogram);
-  if (!read_histogram(object, "first_histogram_ns", statistics.first_histogram) &&
-      statistics.count > 0) {
-    statistics.first_histogram[bucket_of(statistics.longest_first.count())] = 1;
-  }
-  return statistics;
 }
 
 // --- logs ---

@@ -17,7 +17,6 @@
 
 #include "common/json_fields.hpp"
 #include "common/posix.hpp"
-#include "common/scope_statistics.hpp"
 
 namespace filetimer::cli {
 
@@ -60,10 +59,6 @@ std::optional<Record> parse_record(dom::parser& parser, std::string_view line);
 
 // Does the same with a parser that this thread shares, as large as the longest line so far.
 std::optional<Record> parse_record(std::string_view line);
-
-// Returns what suggest needs of an object of the list `scopes` of a `worker_ended` record: no
-// `total`, `last` and `smallest_margin`.
-ScopeStatistics read_statistics(dom::object scope);
 
 // The word that names standard input in place of a file.
 inline constexpr std::string_view kStandardInput = "-";

@@ -21,6 +21,36 @@ std::string job_key(const Record& record) {
   return record.rank ? std::string("host ").append(record.host) : std::string();
 }
 
+Histogram histogram_at(dom::object object, std::string_view key) {
+  Histogram histogram{};
+  for (const dom::element element : elements_at(object, key)) {
+    dom::array pair;
+    if (element.get_array().get(pair) == simdjson::SUCCESS && pair.size() == 2) {
+      const std::int64_t begin = as_integer(pair.at(0).value_unsafe()).value_or(0);
+      const std::int64_t scopes = as_integer(pair.at(1).value_unsafe()).value_or(0);
+      histogram[bucket_of(begin)] += static_cast<std::uint64_t>(std::max<std::int64_t>(scopes, 0));
+    }
+  }
+  return histogram;
+}
+
+// Returns what is needed of an object of the list `scopes` of a `worker_ended` record: no `total`,
+// `last` and `smallest_margin`.
+ScopeStatistics read_statistics(dom::object object) {
+  ScopeStatistics statistics;
+  statistics.count = static_cast<std::uint64_t>(count_at(object, "count"));
+  statistics.longest = duration_from_seconds(number_at(object, "longest_s").value_or(0));
+  statistics.longest_first = duration_from_seconds(number_at(object, "first_s").value_or(0));
+  const Number timeout_s = number_at(object, "timeout_s");
+  statistics.timeout = timeout_s ? duration_from_seconds(*timeout_s) : kForever;
+  statistics.histogram = histogram_at(object, "histogram_ns");
+  statistics.first_histogram = histogram_at(object, "first_histogram_ns");
+  if (statistics.first_histogram == Histogram{} && statistics.count > 0) {
+    statistics.first_histogram[bucket_of(statistics.longest_first.count())] = 1;
+  }
+  return statistics;
+}
+
 // Leaves the longest scope out that was not the first of its thread, if there is one.
 void leave_out_longest(ScopeStatistics& statistics) {
   for (std::size_t bucket = kHistogramBuckets; bucket-- > 0;) {
@@ -128,7 +158,7 @@ void ScopeHistories::take_ended_worker(const Record& ended) {
   }
   waiting_workers_ += has_waited ? 1U : 0U;
   unrecorded_ += static_cast<std::uint64_t>(count_at(ended.fields, "omitted"));
-  for (const simdjson::dom::object scope : objects_at(ended.fields, "scopes")) {
+  for (const dom::object scope : objects_at(ended.fields, "scopes")) {
     ScopeStatistics statistics = read_statistics(scope);
     if (has_waited) {
       leave_out_longest(statistics);
