@@ -18,7 +18,7 @@ import unittest.mock
 
 import filetimer
 import suite
-from harness import FAR_S, ConfiguredCase, ServerCase, in_thread, worker_test
+from harness import CLIENT, FAR_S, ConfiguredCase, ServerCase, in_thread, worker_test
 
 
 @contextlib.contextmanager
@@ -732,6 +732,19 @@ class Killed(ServerCase):
             """)
         self.assertEqual(worker.wait(timeout=30), 3)
         self.assertEqual(self.record("killed", worker.pid)["cancelled"], ["save"])
+
+    def test_a_signal_that_a_worker_survives_leaves_the_scope_of_run_open(self):
+        self.server.close()
+        self.server = filetimer.Server("--kill-wait", "100ms", dir=self.dir)
+        self.addCleanup(self.server.close)
+        self.start_worker("""
+            signal.signal(signal.SIGUSR1, lambda *_: None)
+            with filetimer.expires(0.1, signal=signal.SIGUSR1, grace=float("inf")):
+                time.sleep(60)
+            """, prefix=(CLIENT, "run", "--scope", "job", "--timeout", "1h", "--"))
+        killed = self.record("killed")
+        self.assertEqual((killed["verdict"], killed.get("cancelled")), ("spared", None))
+        self.assertEqual(self.open_scopes(killed["pid"]), ["job"])
 
     def test_a_worker_that_idles_after_its_first_scope_is_killed(self):
         worker = self.start_worker("""

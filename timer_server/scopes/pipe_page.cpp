@@ -159,6 +159,7 @@ std::vector<std::string> PipePage::cancel_all(Instant due_by, Instant opened_by)
     const std::int64_t word = word_at(number);
     const auto scope = read(number, word);
     if (!scope || due_time(*scope, terms_.max_timeout) <= due_by || scope->acquired > opened_by ||
+        (due_by != Instant{} && scope->has(slot_flag::kWholeProcess)) ||
         !try_release(slot_at(number), word)) {
       continue;
     }

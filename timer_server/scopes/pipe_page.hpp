@@ -65,9 +65,9 @@ class PipePage final : public WorkerPage {
     return slot && slot_word::is_open(word_at(*slot));
   }
   // Releases all open scopes that are not judged, have a deadline after `due_by` and were opened or
-  // renewed by `opened_by`. Returns their names. No record lists them before the outcome of the
-  // kill, so in the file they stay open until end_cancelled(), or until the worker acquires or
-  // releases them.
+  // renewed by `opened_by`; no whole-process scope if there is a `due_by`, because the worker may
+  // survive then. Returns their names. No record lists them before the outcome of the kill, so in
+  // the file they stay open until end_cancelled(), or until the worker acquires or releases them.
   std::vector<std::string> cancel_all(Instant due_by = {}, Instant opened_by = Instant::never());
   // Releases in the file, too, the cancelled scope with this identity; without one, all of them.
   void end_cancelled(std::optional<std::string_view> id = std::nullopt) {
