@@ -21,7 +21,7 @@ Status CommandSupervisor::start(const std::vector<std::string>& words, const std
   // them and find them when COMMAND is killed.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   if (const auto server = open_process(::getpid())) {
-    inherited_ = descendants_of(*server, own_children());
+    inherited_ = descendants_of(*server, {}, own_children());
   }
   auto child = start_child(
       {.words = words, .environment = environment_for_children(dir, pipe), .waits = true});
@@ -70,7 +70,7 @@ bool CommandSupervisor::kill_all() {
   if (!self) {
     return false;  // no descriptors
   }
-  const std::vector<Process> all = descendants_of(*self, spared);
+  const std::vector<Process> all = descendants_of(*self, {}, spared);
   for (const Process& process : all) {
     process.send_signal(SIGKILL);
   }

@@ -61,8 +61,7 @@ bool may_be_forking(pid_t pid) {
 
 void KillTargets::find() {
   if (mode_ == KillMode::kTree) {
-    std::ranges::move(new_descendants_of(*worker_, others_, excluded_),
-                      std::back_inserter(others_));
+    std::ranges::move(descendants_of(*worker_, others_, excluded_), std::back_inserter(others_));
   }
 }
 
@@ -194,7 +193,7 @@ std::vector<Process> KillTargets::own_orphans() const {
   }
   std::vector<pid_t> known = own_children();
   std::ranges::transform(others_, std::back_inserter(known), &Process::pid);
-  std::vector<Process> all = new_descendants_of(*server, {}, known);
+  std::vector<Process> all = descendants_of(*server, {}, known);
   const std::uint64_t until = only_child_until(worker_->pid);
   std::vector<Process> found;
   for (Process& process : all) {

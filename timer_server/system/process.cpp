@@ -236,8 +236,8 @@ std::string folder_of_this_program() {
   return kFolder;
 }
 
-std::vector<Process> new_descendants_of(const Process& worker, std::span<const Process> known,
-                                        std::span<const pid_t> excluded) {
+std::vector<Process> descendants_of(const Process& worker, std::span<const Process> known,
+                                    std::span<const pid_t> excluded) {
   std::unordered_map<pid_t, const Process*> root_of{{worker.pid, &worker}};
   std::vector<pid_t> roots{worker.pid};
   for (const Process& process : known) {
@@ -296,19 +296,6 @@ std::vector<Process> session_of(const Process& leader, std::span<const Process> 
     }
   }
   return found;
-}
-
-std::vector<Process> descendants_of(const Process& worker, std::span<const pid_t> excluded) {
-  constexpr int kMaxLooks = 4;  // processes come and go while a tree is read
-  std::vector<Process> found;
-  for (int look = 0; look < kMaxLooks; ++look) {
-    std::vector<Process> news = new_descendants_of(worker, found, excluded);
-    if (news.empty()) {
-      break;
-    }
-    std::ranges::move(news, std::back_inserter(found));
-  }
-  return worker.is_alive() ? std::move(found) : std::vector<Process>{};
 }
 
 std::string why_halted(pid_t pid, const HaltSources& sources) {

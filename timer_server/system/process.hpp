@@ -61,12 +61,6 @@ std::string folder_of_this_program();
 // process. The second look of a kill, before SIGKILL, finds more.
 inline constexpr std::size_t kMaxTreeProcesses = 16384;
 
-// Returns the descendants of the worker, parents before their children, without those in `excluded`
-// and what is below them. Does not find a descendant whose parent had ended before. Looks until a
-// look finds nothing new, at most four times. Returns nothing if the worker has ended. Each pidfd
-// was checked to belong to the process that was found.
-std::vector<Process> descendants_of(const Process& worker, std::span<const pid_t> excluded);
-
 // Each process of the host and its session; none: they are not read yet.
 using Sessions = std::optional<std::vector<std::pair<pid_t, pid_t>>>;
 // Returns the processes of the session of `leader`, without itself and those in `known`. A process
@@ -75,11 +69,13 @@ using Sessions = std::optional<std::vector<std::pair<pid_t, pid_t>>>;
 std::vector<Process> session_of(const Process& leader, std::span<const Process> known,
                                 Sessions& all);
 
-// Returns the descendants that are not among `known`, those found before. Looks below these as
-// well: a known descendant may have lost its parent and started another process since. Looks once
-// and reads each process once.
-std::vector<Process> new_descendants_of(const Process& worker, std::span<const Process> known,
-                                        std::span<const pid_t> excluded);
+// Returns the descendants of the worker that are not among `known`, those found before: parents
+// before their children, without those in `excluded` and what is below them. Looks below the known
+// ones as well: one may have lost its parent and started another process since. Does not find
+// another descendant whose parent had ended before. Looks once and reads each process once. Each
+// pidfd was checked to belong to the process that was found.
+std::vector<Process> descendants_of(const Process& worker, std::span<const Process> known,
+                                    std::span<const pid_t> excluded);
 
 // A worker is halted while it is stopped, frozen or traced: it misses its deadlines although it
 // does not hang, so its scopes are deferred.

@@ -39,17 +39,17 @@ TEST_CASE("A process that a known target starts after its parent has ended is a 
     });
   });
   const Process process = process_of(worker);
-  const auto tree = descendants_of(process, {});
+  const auto tree = descendants_of(process, {}, {});
   REQUIRE(tree.size() == 2);
   // It outlives its parent on purpose, and ends with the test.
   const std::unique_ptr<const Process, void (*)(const Process*)> orphan(
       &tree.back(), [](const Process* each) { each->send_signal(SIGKILL); });
-  CHECK(new_descendants_of(process, tree, {}).empty());
+  CHECK(descendants_of(process, tree, {}).empty());
   CHECK(tree.front().send_signal(SIGKILL));
   REQUIRE(testing::wait_until([&] { return !tree.front().is_alive(); }));
   shared.pids[2] = 1;
   REQUIRE(testing::wait_until([&] { return shared.pids[3] != 0; }));
-  const auto news = new_descendants_of(process, tree, {});
+  const auto news = descendants_of(process, tree, {});
   CHECK(news.size() == 1);
   CHECK(contains(news, shared.pids[3]));
 }
@@ -64,10 +64,10 @@ TEST_CASE("A look for new targets of a deep tree costs about as much as the firs
   Child worker([&] { start_chain(kDepth); });
   const Process process = process_of(worker);
   const std::clock_t begun = std::clock();
-  const auto tree = new_descendants_of(process, {}, {});
+  const auto tree = descendants_of(process, {}, {});
   const std::clock_t one_look = std::clock() - begun;
   REQUIRE(tree.size() == kDepth);
-  CHECK(new_descendants_of(process, tree, {}).empty());
+  CHECK(descendants_of(process, tree, {}).empty());
   CHECK(std::clock() - begun - one_look < 5 * one_look);
 }
 
@@ -78,10 +78,10 @@ TEST_CASE("An excluded process is left out with all of its descendants") {
     shared.pids[2] = fork_waiting([] {});
   });
   const std::vector<pid_t> excluded{shared.pids[0]};
-  const auto tree = descendants_of(process_of(worker), excluded);
+  const auto tree = descendants_of(process_of(worker), {}, excluded);
   CHECK(tree.size() == 1);
   CHECK(contains(tree, shared.pids[2]));
-  const auto all = descendants_of(process_of(worker), {});
+  const auto all = descendants_of(process_of(worker), {}, {});
   // Children before their parents, because each child ends with its parent.
   for (auto process = all.rbegin(); process != all.rend(); ++process) {
     CHECK(process->send_signal(SIGKILL));
@@ -96,7 +96,7 @@ TEST_CASE("A zombie, the id of a thread and an unused pid are refused as process
   CHECK(!open_process(child.pid()));
   CHECK(!held.is_alive());
   child.reap();
-  CHECK(descendants_of(held, {}).empty());
+  CHECK(descendants_of(held, {}, {}).empty());
   CHECK(!open_process(child.pid()));
   CHECK(!open_process(4'000'000));
   std::string refused;
