@@ -24,7 +24,7 @@ Result<T> lasting(Result<T> result) {
 }
 
 bool is_of(const KillState& kill, pid_t pid, std::uint64_t start_time) {
-  return kill.pid == pid && kill.start_time == start_time;
+  return kill.worker.process->pid == pid && kill.worker.process->start_time == start_time;
 }
 
 }  // namespace
@@ -75,7 +75,7 @@ WatchRegistry::HasEnded Recovery::has_ended(bool is_on_pipe) {
           past.verdict.value_or(KillVerdict::kDead) != KillVerdict::kDead) {
         return false;
       }
-      const auto means = KillOrder::means_of(past.expiries);
+      const auto means = past.means();
       const Instant signalled = past.sent.front().when.mono;
       return means && !means->is_for_worker_alone &&
              (means->ends_in_sigkill() ||
@@ -169,8 +169,7 @@ void Recovery::resume_kill(KillState& past) {
     return;
   }
   Worker* const worker = *found;
-  KillOrder order;
-  static_cast<KillState&>(order) = std::move(past);
+  KillState order = std::move(past);
   // The log may lack them. Readers count a record once that it has twice.
   for (std::string& record : order.is_recorded ? std::span<std::string>() : order.records) {
     // Evidence leaves room for verdicts and outcomes, as when it was collected.
@@ -201,7 +200,7 @@ void Recovery::resume_kill(KillState& past) {
 }
 
 // Returns whether SIGKILL is to follow the last signal, and a process that got it is alive.
-bool Recovery::has_targets(const KillOrder& order) const {
+bool Recovery::has_targets(const KillState& order) const {
   const auto means = order.means();
   return order.is_of_this_boot && order.may_have_stopped && !order.sent.empty() && means &&
          means->ends_in_sigkill() && !alive_after(order.sent.back(), kills_.excluded()).empty();
@@ -209,7 +208,7 @@ bool Recovery::has_targets(const KillOrder& order) const {
 
 // Finishes a kill whose outcome may be missing in the log. A worker that was spared after its idle
 // timeout is not judged again until it has been in a scope.
-void Recovery::finish_kill(const KillOrder& order, const Worker* worker) {
+void Recovery::finish_kill(const KillState& order, const Worker* worker) {
   for (const Expiry& expiry : order.expiries) {
     if (!expiry.scope.has(slot_flag::kIdle) || worker == nullptr) {
       continue;
@@ -230,16 +229,17 @@ Result<Worker*> Recovery::find_or_watch(const KillState& past) {
   if (!past.is_of_this_boot) {
     return nullptr;
   }
-  Worker* worker = core_.workers.find(past.pid);
+  const Process& wanted = *past.worker.process;
+  Worker* worker = core_.workers.find(wanted.pid);
   if (worker == nullptr && !past.verdict) {
-    auto process = lasting(open_process(past.pid));
-    if (process && process->start_time == past.start_time) {
+    auto process = lasting(open_process(wanted.pid));
+    if (process && process->start_time == wanted.start_time) {
       const auto watched = lasting(registry_.worker_for(std::move(*process)));
       FILETIMER_TRY(watched);
       worker = *watched;
     }
   }
-  return worker != nullptr && worker->process->start_time == past.start_time ? worker : nullptr;
+  return worker != nullptr && worker->process->start_time == wanted.start_time ? worker : nullptr;
 }
 
 }  // namespace filetimer

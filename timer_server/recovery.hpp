@@ -50,8 +50,8 @@ class Recovery {
   Worker* worker_of(PipePage& page, pid_t pid);
   void settle_judged_slots(const Worker& worker, const std::shared_ptr<WorkerPage>& page);
   void resume_kill(KillState& past);
-  [[nodiscard]] bool has_targets(const KillOrder& order) const;
-  void finish_kill(const KillOrder& order, const Worker* worker);
+  [[nodiscard]] bool has_targets(const KillState& order) const;
+  void finish_kill(const KillState& order, const Worker* worker);
   Result<Worker*> find_or_watch(const KillState& past);
 
   Core& core_;

@@ -185,7 +185,7 @@ void Kills::find_releases(Kill& kill) {
 
 // Called before the first signal is sent, or when a kill is continued that an earlier server has
 // begun with a signal.
-void Kills::note_means(Kill& kill, const KillOrder::Means& means) {
+void Kills::note_means(Kill& kill, const KillState::Means& means) {
   kill.means = means;
   if (policy_.dry_run || means.is_for_worker_alone) {
     return;  // no SIGKILL follows the signal of an earlier server, or the worker acts on it

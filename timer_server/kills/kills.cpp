@@ -23,7 +23,7 @@ std::vector<pid_t> this_process_and_ancestors() {
   return pids;
 }
 
-CommandOccasion occasion_of(const KillOrder& order, std::string_view verdict) {
+CommandOccasion occasion_of(const KillState& order, std::string_view verdict) {
   const Expiry& first = order.expiries.front();
   return {.worker = order.worker,
           .id = first.id,
@@ -79,24 +79,6 @@ void finish_scopes(Core& core, Worker& worker, std::span<const Expiry> expiries)
 }
 
 }  // namespace
-
-std::optional<KillOrder::Means> KillOrder::means_of(std::span<const Expiry> expiries) {
-  std::optional<Means> means;
-  for (const Expiry& expiry : expiries) {
-    if (expiry.scope.signal <= 0 || expiry.released_at) {
-      continue;
-    }
-    const SlotReading& scope = expiry.scope;
-    const std::optional<Duration> grace = scope.grace();
-    const bool is_alone = scope.has(slot_flag::kSignalFirst) && scope.signal != SIGKILL && !grace;
-    if (!means || (means->is_for_worker_alone && !is_alone)) {
-      means = {scope.signal, grace, is_alone};
-    } else if (grace && (!means->grace || *grace < *means->grace)) {
-      means->grace = grace;
-    }
-  }
-  return means;
-}
 
 Kills::Kills(Core& core, Warnings& warnings, Commands& commands)
     : core_(core),
@@ -197,7 +179,7 @@ void Kills::look_for_ancestors(Instant now) {
 
 void Kills::rehearse(const Worker& worker) {
   look_for_ancestors(Instant::now());
-  KillOrder order;
+  KillState order;
   order.worker = worker;
   order.open_scopes = core_.policy.open_scopes_of(worker);
   order.expiries.emplace_back();
@@ -212,7 +194,7 @@ void Kills::start_kill(const DeadlineScan::DueWorker& due, const ClockReading& n
   Worker& worker = *due.worker;
   warnings_.flush(worker.process.get(), "a deadline of the worker came first");
   incidents_.withdraw_peer(*worker.process);
-  KillOrder order;
+  KillState order;
   order.worker = worker;
   order.open_scopes = core_.policy.open_scopes_of(worker);
   order.early = std::exchange(worker.cpu_sample, nullptr);
@@ -236,7 +218,7 @@ void Kills::start_kill(const DeadlineScan::DueWorker& due, const ClockReading& n
   start(&worker, std::move(order), now.mono);
 }
 
-void Kills::note_message(const KillOrder& order, Instant now) {
+void Kills::note_message(const KillState& order, Instant now) {
   const Expiry& first = order.expiries.front();
   const auto means = order.means();
   messages_.push_back(fmt::format("{} expired in '{}' after {}: {} ({})",
@@ -248,7 +230,7 @@ void Kills::note_message(const KillOrder& order, Instant now) {
                                   first.id));
 }
 
-void Kills::start(Worker* worker, KillOrder order, Instant now) {
+void Kills::start(Worker* worker, KillState order, Instant now) {
   Kill* const kill =
       kills_.emplace_back(std::make_unique<Kill>(std::move(order), policy_.mode, excluded_)).get();
   kill->next_step_at = now + kFactsLimit;
@@ -296,7 +278,7 @@ void Kills::note_synced() {
   const std::uint64_t synced = core_.log->synced();
   core_.kill_files.remove_synced(synced);
   for (const auto& kill : kills_) {
-    KillOrder& order = kill->order;
+    KillState& order = kill->order;
     if (order.record_number != 0 && order.record_number <= synced) {
       core_.kill_files.note_recorded(order.id());
       order.record_number = 0;
@@ -310,12 +292,12 @@ bool Kills::record_verdicts(Instant now) {
   std::size_t room = core_.log->room_for_details();
   bool has_any = false;
   for (const auto& kill : kills_) {
-    KillOrder& order = kill->order;
+    KillState& order = kill->order;
     if (kill->stage != Stage::kFacts ||
         (!order.worker.facts->are_known && now < kill->next_step_at)) {
       continue;
     }
-    if (order.pid == 0) {
+    if (order.records.empty()) {  // else an earlier server has begun it
       std::vector<std::string> records = records_of_verdict(order, room);
       core_.kill_files.begin(order.worker, order.expiries, records, policy_.dry_run);
       order.record_number = core_.log->append(std::move(records));
@@ -332,7 +314,7 @@ bool Kills::record_verdicts(Instant now) {
   return has_any;
 }
 
-std::vector<std::string> Kills::records_of_verdict(const KillOrder& order, std::size_t& room) {
+std::vector<std::string> Kills::records_of_verdict(const KillState& order, std::size_t& room) {
   std::vector<std::string> records;
   for (const Expiry& expiry : order.expiries) {
     // The first record alone lists the open scopes: a worker may have a thousand expiries as well.
@@ -344,7 +326,7 @@ std::vector<std::string> Kills::records_of_verdict(const KillOrder& order, std::
   return records;
 }
 
-void Kills::start_evidence_of_others(const KillOrder& order, Instant now) {
+void Kills::start_evidence_of_others(const KillState& order, Instant now) {
   if (!incidents_.is_last(order.expiries.front().incident)) {
     return;  // an earlier server has begun the kill, and the incident
   }
@@ -459,7 +441,7 @@ void Kills::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   end(kill.order, outcome);
 }
 
-void Kills::end(const KillOrder& order, Records::Outcome outcome) {
+void Kills::end(const KillState& order, Records::Outcome outcome) {
   outcome.signals = order.sent;
   outcome.cancelled = order.cancelled;
   outcome.list_bytes = core_.log->room_for_details();
@@ -492,7 +474,7 @@ void Kills::end(const KillOrder& order, Records::Outcome outcome) {
   }
 }
 
-void Kills::start_hook(const KillOrder& order, KillVerdict verdict, std::uint64_t record_number) {
+void Kills::start_hook(const KillState& order, KillVerdict verdict, std::uint64_t record_number) {
   CommandOccasion occasion = occasion_of(order, verdict_name(verdict));
   occasion.record_number = record_number;
   commands_.add_hook(std::move(occasion), Instant::now());

@@ -22,30 +22,6 @@
 
 namespace filetimer {
 
-// The verdicts of one worker that are carried out together.
-struct KillOrder : KillState {
-  std::vector<SlotReading> open_scopes;    // of this worker, the expired ones included
-  std::shared_ptr<const CpuSample> early;  // from before the deadline; null: none
-  std::uint64_t record_number = 0;         // of the verdicts; 0: not recorded yet, or synced
-
-  // Returns the id of the kill.
-  [[nodiscard]] const std::string& id() const { return expiries.front().id; }
-
-  // Returns the first signal, and the time after which SIGKILL follows it, if SIGKILL does: the
-  // signal of the earliest expiry that has one and whose scope was not released since, and the
-  // shortest grace period of such expiries. One whose signal is for the worker alone counts only if
-  // there is no other. Returns nothing if the worker is to be spared.
-  struct Means {
-    int signal = 0;
-    std::optional<Duration> grace;
-    // The worker acts on it: its scope is signalled first, and no SIGKILL follows.
-    bool is_for_worker_alone = false;
-    [[nodiscard]] bool ends_in_sigkill() const { return signal == SIGKILL || grace; }
-  };
-  [[nodiscard]] std::optional<Means> means() const { return means_of(expiries); }
-  [[nodiscard]] static std::optional<Means> means_of(std::span<const Expiry> expiries);
-};
-
 // Carries out the verdicts of scans: one kill for each worker. The stages of a kill, and what ends
 // each of them:
 //
@@ -103,12 +79,12 @@ class Kills {
   void take_back_lost_verdicts();
   // Begins a kill, or continues one that an earlier server has begun. `worker`: null if it has
   // exited, and others that it has started may not have.
-  void start(Worker* worker, KillOrder order, Instant now);
+  void start(Worker* worker, KillState order, Instant now);
   // Records the outcome of a kill that needs no step, with the signals and the cancelled scopes of
   // the order.
-  void end(const KillOrder& order, Records::Outcome outcome);
+  void end(const KillState& order, Records::Outcome outcome);
   // Starts the hook for a kill that has ended. `record_number`: of its last `killed` record.
-  void start_hook(const KillOrder& order, KillVerdict verdict, std::uint64_t record_number);
+  void start_hook(const KillState& order, KillVerdict verdict, std::uint64_t record_number);
 
   // Takes all kills as far as they can go. Returns when it must be called again at the latest; it
   // must also be called when the log or the evidence desk has news, and when the loop has called a
@@ -145,12 +121,12 @@ class Kills {
 
   enum class Stage { kFacts, kRecorded, kStopping, kSignalled, kKilled, kLastEvidence, kEnded };
   struct Kill {
-    Kill(KillOrder the_order, KillMode mode, std::vector<pid_t> excluded)
+    Kill(KillState the_order, KillMode mode, std::vector<pid_t> excluded)
         : order(std::move(the_order)),
           targets(order.worker.process, mode, std::move(excluded)),
           noted(order.sent.size()) {}
 
-    KillOrder order;
+    KillState order;
     KillTargets targets;
     std::size_t noted;  // how many of the signals are in the kill's file
     Stage stage = Stage::kFacts;
@@ -162,7 +138,7 @@ class Kills {
     Instant gathering_until;                // the evidence of incident and job
     EvidenceOrder evidence;                 // null: nothing is being collected
     std::optional<Evidence> last_evidence;  // of a worker that survived SIGKILL
-    KillOrder::Means means;                 // set with the first signal
+    KillState::Means means;                 // set with the first signal
     std::optional<Instant> worker_died;
 
     [[nodiscard]] const Process& worker() const { return *order.worker.process; }
@@ -171,17 +147,17 @@ class Kills {
   static bool has_started_another_program(const Kill& kill);
   void start_kill(const DeadlineScan::DueWorker& due, const ClockReading& now);
   void look_for_ancestors(Instant now);
-  void note_message(const KillOrder& order, Instant now);
+  void note_message(const KillState& order, Instant now);
 
   // Records all new verdicts. Returns whether there are any.
   bool record_verdicts(Instant now);
   // Takes the bytes of the records from `room`, which is that for lists of open scopes.
-  std::vector<std::string> records_of_verdict(const KillOrder& order, std::size_t& room);
+  std::vector<std::string> records_of_verdict(const KillState& order, std::size_t& room);
   void note_synced();
   void find_releases(Kill& kill);
 
   void start_evidence(Kill& kill, Instant now);
-  void start_evidence_of_others(const KillOrder& order, Instant now);
+  void start_evidence_of_others(const KillState& order, Instant now);
   static void limit_evidence(Kill& kill, Instant until);
   bool is_ready_for_signal(Kill& kill, Instant now);
   void start_last_evidence(Kill& kill, Instant now);
@@ -194,7 +170,7 @@ class Kills {
   bool wait_for_death(Kill& kill, Instant now);
   bool finish_unkillable(Kill& kill);
 
-  void note_means(Kill& kill, const KillOrder::Means& means);
+  void note_means(Kill& kill, const KillState::Means& means);
   void begin_signal(Kill& kill);
   void stop_all_targets(const std::vector<Kill*>& kills);
   bool signal_stopped();

@@ -102,11 +102,11 @@ KillVerdict verdict_in(const dom::object& object) {
   return found == kOthers.end() ? KillVerdict::kSpared : *found;
 }
 
-void apply(KillState& kill, const dom::object& object, std::string_view boot_id) {
+void apply(KillState& kill, Process& worker, const dom::object& object, std::string_view boot_id) {
   const std::string stage = text_at(object, "stage");
   if (stage == "judged") {
-    kill.pid = static_cast<pid_t>(number_in(object, "pid"));
-    kill.start_time = static_cast<std::uint64_t>(number_in(object, "start_time"));
+    worker.pid = static_cast<pid_t>(number_in(object, "pid"));
+    worker.start_time = static_cast<std::uint64_t>(number_in(object, "start_time"));
     kill.is_of_this_boot = text_at(object, "boot_id") == boot_id;
     kill.may_have_stopped = number_in(object, "dry_run") == 0;
     for (const dom::object scope : objects_at(object, "scopes")) {
@@ -150,6 +150,8 @@ Result<std::string> text_of(const std::string& path) {
 Result<std::optional<KillState>> kill_in(const std::string& path, const std::string& text,
                                          std::string_view boot_id) {
   KillState kill;
+  Process worker;
+  worker.uid = ::geteuid();
   std::vector<std::string> records;  // behind the last stage
   dom::parser parser;
   std::istringstream lines(text);
@@ -170,14 +172,10 @@ Result<std::optional<KillState>> kill_in(const std::string& path, const std::str
       return failure(fmt::format("'{}' is of version {}: expected {}", path,
                                  simdjson::minify(version), kKillFileVersion));
     }
-    apply(kill, object, boot_id);
+    apply(kill, worker, object, boot_id);
     std::ranges::move(records, std::back_inserter(kill.records));
     records.clear();
   }
-  Process worker;
-  worker.pid = kill.pid;
-  worker.start_time = kill.start_time;
-  worker.uid = ::geteuid();
   WorkerFacts& facts = *kill.worker.facts;
   if (dom::object first;
       !kill.records.empty() &&
@@ -191,11 +189,30 @@ Result<std::optional<KillState>> kill_in(const std::string& path, const std::str
     facts.step_id = text_at(first, "step_id");
     facts.are_known = !facts.cmdline.empty();
   }
+  const bool has_worker = worker.pid > 0;
   kill.worker.process = std::make_shared<const Process>(std::move(worker));
-  return kill.pid > 0 && !kill.expiries.empty() ? std::optional(std::move(kill)) : std::nullopt;
+  return has_worker && !kill.expiries.empty() ? std::optional(std::move(kill)) : std::nullopt;
 }
 
 }  // namespace
+
+std::optional<KillState::Means> KillState::means() const {
+  std::optional<Means> means;
+  for (const Expiry& expiry : expiries) {
+    if (expiry.scope.signal <= 0 || expiry.released_at) {
+      continue;
+    }
+    const SlotReading& scope = expiry.scope;
+    const std::optional<Duration> grace = scope.grace();
+    const bool is_alone = scope.has(slot_flag::kSignalFirst) && scope.signal != SIGKILL && !grace;
+    if (!means || (means->is_for_worker_alone && !is_alone)) {
+      means = {scope.signal, grace, is_alone};
+    } else if (grace && (!means->grace || *grace < *means->grace)) {
+      means->grace = grace;
+    }
+  }
+  return means;
+}
 
 KillFiles::KillFiles(const std::string& dir, std::string boot_id)
     : folder_(fmt::format("{}/{}", dir, kKillsName)), boot_id_(std::move(boot_id)) {}

@@ -17,23 +17,43 @@
 
 namespace filetimer {
 
-// A kill as its file has it. One that this server has begun has expiries, signals and cancelled
-// scopes only.
+// The verdicts of one worker that are carried out together, and what became of them.
 struct KillState {
-  pid_t pid = 0;  // 0: this server has begun it
-  std::uint64_t start_time = 0;
-  WorkerIdentity worker;  // in a file as its first record has it
+  WorkerIdentity worker;
+  std::vector<Expiry> expiries;  // the earliest deadline first; in a file without their places
+  std::vector<SentSignal> sent;
+  std::vector<std::string> cancelled;  // other scopes of the worker; in the file once it has died
+
+  // Of one that this server has begun.
+  std::vector<SlotReading> open_scopes;    // of this worker, the expired ones included
+  std::shared_ptr<const CpuSample> early;  // from before the deadline; null: none
+  std::uint64_t record_number = 0;         // of the last record; 0: none is queued, or it is synced
+
+  // Of one that an earlier server has begun, as its file has it.
   bool is_of_this_boot = true;
   bool may_have_stopped = false;     // targets; not with --dry-run
-  std::vector<Expiry> expiries;      // the earliest deadline first; in a file without their places
   std::vector<std::string> records;  // of the verdicts, and of the outcomes if it has ended
-  std::vector<SentSignal> sent;
-  bool is_recorded = false;  // the records of the verdicts, or of the outcomes, are synced
+  bool is_recorded = false;          // the records of the verdicts, or of the outcomes, are synced
   bool has_evidence = false;
   std::optional<KillVerdict> verdict;  // none: the kill has not ended
   bool has_hook = false;               // its hook was started
-  std::vector<std::string> cancelled;  // other scopes of the worker; in the file once it has died
-  bool has_cancelled = false;          // the file has them
+  bool has_cancelled = false;          // the file has the cancelled scopes
+
+  // Returns the id of the kill.
+  [[nodiscard]] const std::string& id() const { return expiries.front().id; }
+
+  // Returns the first signal, and the time after which SIGKILL follows it, if SIGKILL does: the
+  // signal of the earliest expiry that has one and whose scope was not released since, and the
+  // shortest grace period of such expiries. One whose signal is for the worker alone counts only if
+  // there is no other. Returns nothing if the worker is to be spared.
+  struct Means {
+    int signal = 0;
+    std::optional<Duration> grace;
+    // The worker acts on it: its scope is signalled first, and no SIGKILL follows.
+    bool is_for_worker_alone = false;
+    [[nodiscard]] bool ends_in_sigkill() const { return signal == SIGKILL || grace; }
+  };
+  [[nodiscard]] std::optional<Means> means() const;
 };
 
 // Keeps one file for each kill, `kills/ID`, from the verdict until the record of the outcome is

@@ -83,7 +83,9 @@ TEST_CASE("a kill has the signal of the first expiry that has one, and the short
   Expiry released = expiry(SIGUSR1, 100);
   released.released_at = Instant::now();
   const auto means_of = [](const std::vector<Expiry>& expiries) {
-    return KillOrder::means_of(expiries);
+    KillState kill;
+    kill.expiries = expiries;
+    return kill.means();
   };
   const auto shortest =
       means_of({expiry(SIGUSR1, 9'000), expiry(SIGTERM, 100), expiry(SIGTERM, 5'000)});
