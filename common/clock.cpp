@@ -45,9 +45,6 @@ Instant monotonic_from_unix(double unix_seconds, const ClockReading& now) {
   if (unix_seconds >= kFarSeconds) {
     return Instant::never();
   }
-  if (unix_seconds <= 0) {
-    return {now.mono.ns - now.wall_ns};
-  }
   const double whole = std::floor(unix_seconds);
   const auto fraction_ns = static_cast<std::int64_t>(std::ceil((unix_seconds - whole) * 1e9));
   const std::int64_t unix_ns = static_cast<std::int64_t>(whole) * kNanosPerSecond + fraction_ns;

@@ -111,7 +111,6 @@ void install_handler() {
     struct sigaction action {};
     action.sa_sigaction = on_sigbus;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
-    ::sigemptyset(&action.sa_mask);
     ::sigaction(SIGBUS, nullptr, &handler_before);  // before the handler can run
     is_handler_installed = ::sigaction(SIGBUS, &action, nullptr) == 0;
   }

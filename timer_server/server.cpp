@@ -104,7 +104,6 @@ int Server::run() {
   service_manager_.notify_status(core_.workers.count(), core_.counters.killed.total());
   timer_->arm(Instant{});  // the first iteration
   core_.loop.run([this] { run_once_guarded(); });
-  kills_.abandon();
   withdraw();
   if (children_.pid() != 0) {
     // Without an exit status COMMAND was killed by force and has not exited yet.
