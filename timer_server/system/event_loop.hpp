@@ -60,18 +60,19 @@ class EventLoop {
   EventLoop();
 
   // Dispatches events until stop() is called, and calls `iterate` after each: when all deaths that
-  // are known were noted, and before less urgent events.
+  // are known were noted, and before less urgent events. An exception of a handler is reported as a
+  // message, and the loop continues.
   void run(const Source::Handler& iterate) {
     while (!is_stopped_) {
       dispatch(-1, iterate);
     }
   }
+  // Does so for one event. Waits for it at most so many milliseconds, -1 means without a limit.
+  // Returns false if none came.
   bool dispatch(int timeout_ms, const Source::Handler& iterate);
   void stop() { is_stopped_ = true; }
-  // Waits at most so many milliseconds, -1 means without a limit, and calls the handler of one
-  // event: of those with the first priority the one that came first. Returns false if none came, or
-  // if that priority is behind `last`. An exception of the handler is reported as a message, and
-  // the loop continues.
+  // Calls the handler of one event: of those with the first priority the one that came first.
+  // Returns false if none came, or if that priority is behind `last`.
   bool dispatch_one(int timeout_ms, Priority last = kDeadlines);
 
  private:

@@ -62,7 +62,6 @@ class LoopStage {
 TEST_CASE("Events that are ready together are dispatched by priority, the iteration after deaths") {
   LoopStage stage;
   stage.iterate = [&stage] { stage.said += "iteration "; };
-  CHECK(stage.run().empty());
   stage.add("deadline", kDeadlines);
   stage.add("ordinary", kOrdinary);
   stage.add("another", kOrdinary);
