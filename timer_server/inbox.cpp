@@ -8,6 +8,7 @@
 #include <exception>
 #include <system_error>
 
+#include "common/limits.hpp"
 #include "common/text.hpp"
 #include "timer_server/system/messages.hpp"
 
@@ -25,6 +26,16 @@ constexpr Duration kListenAgain = std::chrono::milliseconds{100};
 
 constexpr std::int64_t offset_of(const ClockReading& clocks) {
   return clocks.wall_ns - clocks.mono.ns;
+}
+
+// Returns bounded_scope_name(). Only a name that has to be cut takes memory, which `cut` owns then:
+// no release and no renewal of another one may be lost for want of memory.
+std::string_view bounded(std::string_view whole, std::string& cut) {
+  if (whole.size() <= kMaxScopeNameBytes) {
+    return whole;
+  }
+  cut = bounded_scope_name(whole);
+  return cut;
 }
 
 }  // namespace
@@ -139,11 +150,10 @@ Status Inbox::acquire(const wire::Request& request, std::string_view line) {
 }
 
 Status Inbox::open_scope(Worker& worker, const wire::Request& request, const SlotReading& terms) {
-  const std::string id = bounded_scope_name(request.scope_id);
-  std::string name = bounded_scope_name(request.x_scope.value_or(id));
-  if (!id.starts_with(name)) {
-    name = id;
-  }
+  std::string cut_id;
+  std::string cut_name;
+  const std::string_view id = bounded(request.scope_id, cut_id);
+  const std::string_view name = bounded(request.x_scope.value_or(id), cut_name);
   if (!worker.pipe) {
     worker.pipe = std::make_shared<PipePage>(core_.directory.pages().server_pages(),
                                              worker.process->pid, core_.policy.page_terms());
@@ -159,12 +169,12 @@ Status Inbox::open_scope(Worker& worker, const wire::Request& request, const Slo
   if (refuses_new_scopes && !page.has_open(id) && !page.release(id)) {
     return failure("the server is draining: no new scopes");
   }
-  const auto first_look = page.acquire(id, name.size(), terms);
+  const auto first_look = page.acquire(id, id.starts_with(name) ? name.size() : id.size(), terms);
   FILETIMER_TRY(first_look);
-  note_wait(worker, request, id, terms);
-  ++now_.mono.ns;  // gives each scope of one reading a time of its own
   earliest_ = std::min(earliest_, *first_look);
   shortest_ = std::min({shortest_, terms.timeout, core_.policy.page_terms().max_timeout});
+  note_wait(worker, request, id, terms);
+  ++now_.mono.ns;  // gives each scope of one reading a time of its own
   core_.workers.note_unsaved(worker);
   return {};
 }
@@ -209,7 +219,8 @@ void Inbox::release(const wire::Request& request) {
   if (worker == nullptr || !worker->pipe) {
     return;
   }
-  if (worker->pipe->release(bounded_scope_name(request.scope_id))) {
+  std::string cut;
+  if (worker->pipe->release(bounded(request.scope_id, cut))) {
     worker->left_on_pipe = now_.mono;
   }
   core_.workers.note_unsaved(*worker);

@@ -293,6 +293,63 @@ class Restarts(ServerCase):
         self.assertEqual(self.record("killed")["verdict"], "dead")
 
 
+class WithoutMemory(ServerCase):
+    """A server that is refused memory for a while, as on a host that does not overcommit."""
+    options = ("--evidence", "none", "--max-interval", "100ms")
+    over = 0  # bytes: larger blocks are refused
+
+    def setUp(self):
+        folder = suite.folder_of(self, "memory")
+        library = os.path.join(os.environ["FILETIMER_BIN_DIR"], "../tests/process/libfiletimer_no_memory.so")
+        self.flag = pathlib.Path(folder, "flag")
+        with unittest.mock.patch.dict(os.environ, LD_PRELOAD=os.path.abspath(library), NO_MEMORY=str(self.flag),
+                                      NO_MEMORY_OVER=str(self.over)):
+            super().setUp()
+
+    def write(self, pipe, worker, scope, after_s, **more):
+        print(json.dumps({"version": 1, "pid": worker.pid, "scope_id": scope, "signal": 9,
+                          "expiration_time": time.time() + after_s, **more}), file=pipe, flush=True)
+
+
+class Lines(WithoutMemory):
+    def test_a_release_and_a_renewal_are_carried_out(self):
+        released, renewed = (self.start_worker("time.sleep(600)") for _ in range(2))
+        with open(self.server.fifo, "w") as pipe:
+            for worker in released, renewed:
+                self.write(pipe, worker, "contextlib.py#137", 5)
+            self.client("ping")
+            self.flag.touch()
+            pipe.write("no request\n")
+            self.write(pipe, released, "contextlib.py#137", -time.time() - 1)
+            self.write(pipe, renewed, "contextlib.py#137", 600)
+            suite.wait_until(lambda: fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) == bytes(4), "lines are unread")
+        self.flag.unlink()
+        suite.wait_until(lambda: [each["remaining_s"] > 60 for each in self.listed_scopes(renewed.pid)] == [True])
+        self.assertEqual(self.listed_scopes(released.pid), [])
+        self.assertEqual(self.records("expired"), [])
+
+
+class Outcomes(WithoutMemory):
+    over = 900  # less than a record has
+
+    def test_the_outcome_of_a_kill_is_recorded_when_there_is_memory(self):
+        worker = self.start_worker("""
+            def end(*_):
+                open(sys.argv[1], "w").close()
+                os._exit(0)
+            signal.signal(signal.SIGTERM, end)
+            say("ready")
+            time.sleep(600)
+            """, str(self.flag))
+        worker.stdout.readline()
+        with open(self.server.fifo, "w") as pipe:
+            self.write(pipe, worker, "step", 1, signal=15, x_grace_s=600)
+        worker.wait(timeout=suite.BOUND_S)
+        self.client("ping")  # deaths are noted before requests
+        self.flag.unlink()
+        self.assertEqual(self.record("killed", worker.pid)["verdict"], "dead")
+
+
 class Messages(ServerCase):
     def test_each_of_many_is_written_when_the_reader_of_standard_error_reads_again(self):
         dir = os.path.join(self.folder, "other")

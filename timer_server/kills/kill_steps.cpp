@@ -300,7 +300,7 @@ void Kills::note_death(Kill& kill) {
 bool Kills::wait_for_death(Kill& kill, Instant now) {
   // Without a death and before the next step there is nothing to do. This saves a look at every
   // pidfd.
-  if (!std::exchange(kill.has_news, false) && now < kill.next_step_at) {
+  if (!kill.has_news && now < kill.next_step_at) {
     return false;
   }
   note_death(kill);
@@ -313,6 +313,7 @@ bool Kills::wait_for_death(Kill& kill, Instant now) {
     end(kill, was_signalled ? KillVerdict::kDead : KillVerdict::kAlreadyGone, {});
     return true;
   }
+  kill.has_news = false;  // no allocation has failed
   if (now < kill.next_step_at) {
     return false;
   }

@@ -426,11 +426,6 @@ void Kills::abandon() {
 }
 
 void Kills::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
-  kill.stage = Stage::kEnded;
-  const auto found = kill_of_.find(&kill.worker());
-  if (found != kill_of_.end() && found->second == &kill) {
-    kill_of_.erase(found);
-  }
   Records::Outcome outcome{.verdict = verdict, .reason = reason};
   if (kill.last_evidence && verdict == KillVerdict::kUnkillable) {
     outcome.held_by = &*kill.last_evidence;
@@ -439,6 +434,12 @@ void Kills::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
     outcome.dead_after = *kill.worker_died - kill.order.sent.front().when.mono;
   }
   end(kill.order, outcome);
+  // Not before: for want of memory the next iteration records the outcome.
+  kill.stage = Stage::kEnded;
+  const auto found = kill_of_.find(&kill.worker());
+  if (found != kill_of_.end() && found->second == &kill) {
+    kill_of_.erase(found);
+  }
 }
 
 void Kills::end(const KillState& order, Records::Outcome outcome) {

@@ -5,6 +5,8 @@
 
 #include <cstring>
 
+#include "timer_server/system/messages.hpp"
+
 namespace filetimer {
 
 RequestReader::RequestReader(OnLine on_line)
@@ -16,7 +18,8 @@ void RequestReader::received(std::size_t count) {
   // The held bytes have no newline.
   for (std::size_t newline = bytes.find('\n', held_); newline != bytes.npos;
        newline = bytes.find('\n', start)) {
-    parse(bytes.substr(start, newline - start), lost_);
+    // The lines behind one for which there is no memory are read.
+    messages::guard([&] { parse(bytes.substr(start, newline - start), lost_); });
     start = newline + 1;
     held_ = 0;
     lost_ = 0;

@@ -141,6 +141,7 @@ class PipePage final : public WorkerPage {
   void grow(std::size_t count) {
     slots_.resize(count);
     entries_.resize(count);
+    free_.reserve(slots_.capacity());  // so that a release takes no memory
   }
   void free(std::size_t slot) {
     slot_at(slot).deadline.store(slot_word::kFree, kRelaxed);
