@@ -238,6 +238,12 @@ Result<FileLock> FileLock::take(const std::string& path) {
   return take(std::move(file), path);
 }
 
+bool FileLock::keep() {
+  const struct flock lock = exclusive_lock();
+  const int file = descriptor();
+  return file >= 0 && ::fcntl(file, F_SETLK, &lock) == 0;
+}
+
 Result<FileLock> FileLock::take(UniqueFd file, const std::string& path) {
   const struct flock lock = exclusive_lock();
   if (retry_eintr([&] { return ::fcntl(file.get(), F_SETLK, &lock); }) == 0) {

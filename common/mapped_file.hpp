@@ -126,6 +126,8 @@ class FileLock {
 
   // Returns -1 if the program has closed the descriptor.
   [[nodiscard]] int descriptor() { return file_.get(); }
+  // Takes the lock again if it is lost. Returns whether this process has it.
+  bool keep();
   [[nodiscard]] const FileIdentity& identity() const { return file_.identity(); }
 
  private:

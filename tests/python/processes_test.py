@@ -254,6 +254,22 @@ class Restarts(ServerCase):
                          [5, 2, "8812", comm, os.geteuid()])
         self.assertEqual([each["ended_scopes"] for each in self.records("server_started")], [0, 1])
 
+    def test_a_worker_that_has_read_its_own_page_is_watched_by_the_next_server(self):
+        self.server.close()
+        worker = self.start_worker("""
+            import glob
+            filetimer.configure()
+            for page in glob.glob(os.environ["FILETIMER_DIR"] + "/scopes/*-*"):
+                open(page).close()  # the kernel drops the lock of the page
+            with filetimer.expires(1):
+                say("inside")
+                time.sleep(60)
+            """)
+        worker.stdout.readline()
+        self.server = filetimer.Server(dir=self.dir)
+        self.addCleanup(self.server.close)
+        self.assertEqual(worker.wait(suite.BOUND_S), -signal.SIGKILL)
+
     def test_the_next_server_names_the_scopes_that_ended_with_the_worker(self):
         worker = self.start_worker("""
             say(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60"))  # the kill waits for its end

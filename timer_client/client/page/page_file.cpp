@@ -128,7 +128,7 @@ bool PageFile::allocate_statistics(std::size_t index) noexcept {
 
 bool PageFile::keep_lock() noexcept {
   if (lock_.descriptor() >= 0) {
-    return true;
+    return lock_.keep();
   }
   try {
     auto again = FileLock::take(path_);

@@ -31,8 +31,8 @@ class PageFile {
   bool allocate_slot(std::size_t index) noexcept;
   bool allocate_statistics(std::size_t index) noexcept;
 
-  // Takes the lock again if the program has closed its descriptor, and the file is still at its
-  // path. Returns whether this process has the lock.
+  // Takes the lock again if the program has closed a descriptor of the file, and the file is still
+  // at its path or the descriptor of the lock is open. Returns whether this process has the lock.
   bool keep_lock() noexcept;
 
   // Returns whether a server that starts would not see this memory: the file was cut short, or is
