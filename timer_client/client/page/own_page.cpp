@@ -359,7 +359,9 @@ bool OwnPage::begin_idle_timeout(const IdleTimeout& idle) {
   }
   if (!notes_releases_.exchange(true, std::memory_order_relaxed)) {
     for (const SlotHandle& each : current_->handles) {
-      if (each.is_free()) {
+      // Without the lock, a thread that is suspended opens scopes in its slots and writes `left`.
+      const ThreadSlots* const owner = each.owner.load(kRelaxed);
+      if ((owner == nullptr || !owner->is_suspended.load(kRelaxed)) && each.is_free()) {
         each.slot->left.store(0, kRelaxed);  // a pause may have left a value
       }
     }
