@@ -34,7 +34,7 @@ void follow(std::vector<LogReader>& logs, KnownRecords& known, Output& out,
     for (LogReader& log : logs) {
       if (can_be_read(log)) {
         while (const Record* const record = log.next()) {
-          if (known.add(*record)) {
+          if (is_new(*record, known)) {
             print(*record);
           }
         }

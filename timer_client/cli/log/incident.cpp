@@ -43,15 +43,6 @@ Integer deadline_of(const Record& record) {
                                1000;
 }
 
-WorkerAt worker_at(dom::object fields) {
-  return {.worker = worker_in(fields),
-          .job_id = text_at(fields, "job_id"),
-          .tid = integer_at(fields, "tid"),
-          .scope = text_at(fields, "scope"),
-          .elapsed_s = number_at(fields, "elapsed_s"),
-          .remaining_s = number_at(fields, "remaining_s")};
-}
-
 std::int64_t apart_us(const ExpiredWorker& a, const ExpiredWorker& b) {
   return a.time_us && b.time_us ? std::abs(*a.time_us - *b.time_us)
                                 : std::numeric_limits<std::int64_t>::max();
@@ -72,19 +63,12 @@ bool is_one_incident(const ExpiredWorker& a, const ExpiredWorker& b) {
                             !is_of_next_run(a, b, slack) && !is_of_next_run(b, a, slack)));
 }
 
-bool expires_earlier(const ExpiredWorker& a, const ExpiredWorker& b) {
-  constexpr auto kLast = std::numeric_limits<std::int64_t>::max();
-  return a.deadline_us.value_or(kLast) < b.deadline_us.value_or(kLast);
-}
-
 // --- where the workers were ---
 
-// A worker and one of its threads. The worker is known by its pid, and by its rank only where a
-// record lacks the pid.
-using ThreadKey = std::tuple<std::string, Integer, Integer, Integer>;
-
-ThreadKey key_of(const WorkerName& worker, const Integer& tid) {
-  return {worker.host, worker.pid, worker.pid ? Integer{} : worker.rank, tid};
+// Returns a key of a worker and one of its threads. The worker is known by its pid, and by its rank
+// only where a record lacks the pid.
+auto key_of(const WorkerName& worker, const Integer& tid) {
+  return std::tuple(worker.host, worker.pid, worker.pid ? Integer{} : worker.rank, tid);
 }
 
 // The last one listed of scopes that were opened at one time is the innermost.
@@ -160,11 +144,6 @@ bool has_two_of_one_rank(const std::vector<ScopeGroup>& groups) {
   return false;
 }
 
-bool is_listed(const WorkerName& worker, const std::vector<ScopeGroup>& groups) {
-  return std::any_of(groups.begin(), groups.end(),
-                     [&](const ScopeGroup& group) { return is_among(group.workers, worker); });
-}
-
 }  // namespace
 
 std::string machine_of(const Record& record) {
@@ -213,7 +192,9 @@ bool Incident::has_odd_group() const {
   if (may_be_two_jobs || groups.size() < 2 ||
       groups[0].workers.size() >= groups[1].workers.size() ||
       has_ranks(groups[0]) != has_ranks(groups[1]) ||
-      (!expired.empty() && !is_listed(expired[0].worker, groups))) {
+      (!expired.empty() && std::ranges::none_of(groups, [&](const ScopeGroup& group) {
+        return is_among(group.workers, expired[0].worker);
+      }))) {
     return false;
   }
   return 2 * groups[0].workers.size() <= largest_group().workers.size();
@@ -302,8 +283,13 @@ void IncidentRecords::add_workers(const ExpiredWorker& expired, const std::strin
   }
   std::vector<WorkerAt> all;
   for (const char* list : {"open_scopes", "in_no_scope"}) {
-    for (const dom::object worker : objects_at(record->fields, list)) {
-      all.push_back(worker_at(worker));
+    for (const dom::object fields : objects_at(record->fields, list)) {
+      all.push_back({.worker = worker_in(fields),
+                     .job_id = text_at(fields, "job_id"),
+                     .tid = integer_at(fields, "tid"),
+                     .scope = text_at(fields, "scope"),
+                     .elapsed_s = number_at(fields, "elapsed_s"),
+                     .remaining_s = number_at(fields, "remaining_s")});
     }
   }
   const bool tells_jobs =
@@ -357,7 +343,9 @@ Incident IncidentRecords::combine() const {
       !around.incident.empty()) {
     at->second = &around;
   }
-  std::stable_sort(incident.expired.begin(), incident.expired.end(), expires_earlier);
+  std::ranges::stable_sort(incident.expired, {}, [](const ExpiredWorker& one) {
+    return one.deadline_us.value_or(std::numeric_limits<std::int64_t>::max());
+  });
   const auto host_name = [&](const ExpiredWorker& one) {
     constexpr std::size_t kBootShown = 8;
     const std::string host = host_of(one.machine);

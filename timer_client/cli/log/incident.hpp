@@ -210,8 +210,6 @@ std::string signal_text(dom::object sent);
 // Returns "30.0 s of 30 s", "12 s, no deadline", and "50 ms" of a scope that has ended.
 std::string times_text(const Scope& scope);
 
-// --- evidence as text ---
-
 // Return the frames of a main thread, the innermost frame first. It comes first in the lists of an
 // `evidence` record; of Python threads the current one, if one is. The native frames have no
 // offsets, which say no more about where it hangs: "read (libc.so.6)" of "read+0xd (libc.so.6)". A
@@ -223,9 +221,8 @@ std::vector<std::string> native_frames_of_main_thread(dom::object evidence);
 std::string kernel_stack_text(const std::vector<std::string>& frames);
 
 // Add the Python threads, the threads with their kernel and native frames, and the children with
-// those of their main threads, under a heading each. `evidence` has the fields of an `evidence`
-// record. Threads, and children, in the same place are one item. A list without threads adds
-// nothing.
+// those of their main threads, of an `evidence` record under a heading each, or nothing. Threads,
+// and children, in the same place are one item.
 void add_python_stacks(Page& page, dom::object evidence);
 void add_threads_and_children(Page& page, dom::object evidence);
 // Adds where the workers are: the stacks of their main threads as a tree, in which is once what

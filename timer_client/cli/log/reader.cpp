@@ -329,16 +329,16 @@ std::string names_of(const std::vector<LogReader>& logs) {
                      logs.size() == 1 ? "" : " and " + counted(logs.size() - 1, "more file"));
 }
 
-bool KnownRecords::add(const Record& record) {
+bool is_new(const Record& record, KnownRecords& known) {
   const bool may_be_repeated =
       record.mono_ns && (!record.id.empty() || record.event == "worker_ended");
-  return !may_be_repeated || known_.insert(std::hash<std::string_view>{}(record.line)).second;
+  return !may_be_repeated || known.insert(std::hash<std::string_view>{}(record.line)).second;
 }
 
 KnownRecords read_merged(std::vector<LogReader>& logs,
                          const std::function<bool(const Record&)>& sink) {
   KnownRecords known;
-  const auto give = [&](const Record& record) { return !known.add(record) || sink(record); };
+  const auto give = [&](const Record& record) { return !is_new(record, known) || sink(record); };
   if (logs.size() == 1) {
     for (const Record* record = logs[0].next(); record != nullptr && give(*record);) {
       record = logs[0].next();

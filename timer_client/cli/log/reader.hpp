@@ -66,9 +66,6 @@ inline constexpr std::string_view kStandardInput = "-";
 inline constexpr std::string_view kRotatedSuffix = ".1";
 
 // One file of a log. Not for several threads.
-//
-//   while (const Record* const record = reader.next()) { ... }
-//   if (!reader.problem().empty()) { ... }
 class LogReader {
  public:
   LogReader(std::string path, UniqueFd file)
@@ -134,16 +131,11 @@ std::string skipped_text(const std::vector<LogReader>& logs);
 // Returns "'a.jsonl'", "'a.jsonl' and 3 more files", "no log".
 std::string names_of(const std::vector<LogReader>& logs);
 
-// The records that came before: a server writes records again if they may be lost, and a log may be
-// there as a copy.
-class KnownRecords {
- public:
-  // Returns false for a record with an id, or of an ended worker, that was added before.
-  bool add(const Record& record);
-
- private:
-  std::unordered_set<std::size_t> known_;  // the hashes of lines
-};
+// The records that came before, as hashes of their lines: a server writes records again if they may
+// be lost, and a log may be there as a copy.
+using KnownRecords = std::unordered_set<std::size_t>;
+// Returns false for a record with an id, or of an ended worker, that is known. Notes the record.
+bool is_new(const Record& record, KnownRecords& known);
 
 // Gives `sink` the records of all logs: those of each log in its order, all by their wall-clock
 // time. Each record is valid until `sink` returns. Ends when it returns false. Leaves out those

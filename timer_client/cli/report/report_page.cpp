@@ -193,9 +193,8 @@ std::string label_of(const Lane& lane) {
                  worker.is_odd ? "odd" : "", worker.is_first ? "first" : "", worker.name.host});
 }
 
-std::string_view class_of(Scope::Kind kind) {
-  return kind == Scope::Kind::kExpired ? "expired" : kind == Scope::Kind::kOpen ? "open" : "ended";
-}
+// The classes of bars, in the order of Scope::Kind.
+constexpr std::string_view kBarClasses[] = {"ended", "open", "expired"};
 
 // How a moment looks, in the order of Moment::Kind: its class, and the sign that the key of the
 // page has for it, too.
@@ -281,7 +280,8 @@ class Painter {
         scope.has_end ? end_x : std::clamp(axis_.x_of(scope.known_s), begin_x, end_x);
     const std::string times = times_text(scope);
     body_ +=
-        fmt::format("<g class={}><title>{}: {}, from {:+.3f} s{}</title>", class_of(scope.kind),
+        fmt::format("<g class={}><title>{}: {}, from {:+.3f} s{}</title>",
+                    kBarClasses[static_cast<std::size_t>(scope.kind)],
                     html_text(scope.name, kTitleCharacters), times, scope.begin_s,
                     !std::isfinite(scope.end_s) ? "; no record has its end"
                                                 : fmt::format(" to {:+.3f} s{}", scope.end_s,
@@ -339,32 +339,28 @@ std::string html_lines(std::string_view page) {
   return html;
 }
 
-// Returns report.html with these texts in place of its "{{name}}".
-std::string filled_page(const std::map<std::string_view, std::string>& texts) {
-  std::string html;
-  std::string_view left = kReportHtml;
-  for (std::size_t begin; (begin = left.find("{{")) != left.npos;) {
-    const std::size_t end = left.find("}}", begin);
-    html.append(left.substr(0, begin));
-    html.append(texts.at(left.substr(begin + 2, end - begin - 2)));
-    left.remove_prefix(end + 2);
-  }
-  return html.append(left);
-}
-
 }  // namespace
 
 std::string html_page(const Incident& incident, const std::string& page) {
   const std::size_t end = std::min(page.find("\n\n"), page.size());
   std::string headline = page.substr(0, end);
   std::ranges::replace(headline, '\n', ' ');
-  return filled_page(
-      {{"title", html_text(headline, kNameCharacters)},
-       {"headline", html_text(headline, kHeadlineCharacters)},
-       {"zero", incident.expired.empty() ? "record" : "verdict"},
-       {"picture", Painter(incident).svg()},
-       {"page", html_lines(std::string_view(page).substr(std::min(end + 2, page.size())))},
-       {"rows", table_rows(incident)}});
+  const std::map<std::string_view, std::string> texts{
+      {"title", html_text(headline, kNameCharacters)},
+      {"headline", html_text(headline, kHeadlineCharacters)},
+      {"zero", incident.expired.empty() ? "record" : "verdict"},
+      {"picture", Painter(incident).svg()},
+      {"page", html_lines(std::string_view(page).substr(std::min(end + 2, page.size())))},
+      {"rows", table_rows(incident)}};
+  std::string html;
+  std::string_view left = kReportHtml;
+  for (std::size_t begin; (begin = left.find("{{")) != left.npos;) {
+    const std::size_t name_end = left.find("}}", begin);
+    html.append(left.substr(0, begin));
+    html.append(texts.at(left.substr(begin + 2, name_end - begin - 2)));
+    left.remove_prefix(name_end + 2);
+  }
+  return html.append(left);
 }
 
 }  // namespace filetimer::cli
