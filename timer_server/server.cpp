@@ -400,7 +400,6 @@ void Server::act(LifeCycle::Action action, const std::string& why, int signal,
     case LifeCycle::Action::kNone:
       break;
     case LifeCycle::Action::kAskCommandToEnd:
-    case LifeCycle::Action::kPassSignalOn:
       children_.forward(signal, is_from_terminal);
       break;
     case LifeCycle::Action::kFinishKills:

@@ -30,7 +30,7 @@ LifeCycle::Action LifeCycle::handle(Event event, Instant now) {
       {kAlone, Phase::kServing, kAny, Event::kShutdown, Phase::kStopping, kFinishKills},
       {kAlone, Phase::kServing, kAny, Event::kForcedShutdown, Phase::kStopping, kFinishKills},
 
-      {kAround, Phase::kServing, kNotSignalled, Event::kSignal, Phase::kServing, kPassSignalOn},
+      {kAround, Phase::kServing, kNotSignalled, Event::kSignal, Phase::kServing, kAskCommandToEnd},
       {kAround, Phase::kServing, kSignalled, Event::kSignal, Phase::kStopping, kKillCommand},
       {kAround, Phase::kServing, kNotAsked, Event::kShutdown, Phase::kServing, kAskCommandToEnd},
       {kAround, Phase::kServing, kAny, Event::kForcedShutdown, Phase::kStopping, kKillCommand},

@@ -12,7 +12,7 @@ namespace filetimer {
 // handle() returns. Uses no clock, process or file. Used on the loop thread.
 //
 //   LifeCycle life(LifeCycle::Kind::kAroundCommand);
-//   life.handle(LifeCycle::Event::kSignal, now);    // kPassSignalOn: to COMMAND
+//   life.handle(LifeCycle::Event::kSignal, now);    // kAskCommandToEnd
 //   life.handle(LifeCycle::Event::kSignal, now);    // kKillCommand
 class LifeCycle {
  public:
@@ -46,8 +46,7 @@ class LifeCycle {
 
   enum class Action {
     kNone,
-    kAskCommandToEnd,  // SIGTERM to COMMAND
-    kPassSignalOn,     // forward the signal to COMMAND
+    kAskCommandToEnd,  // by the signal that the server has got, or by SIGTERM
     kFinishKills,      // without grace periods
     kKillCommand,      // and all its descendants; finish kills without grace periods
   };

@@ -30,9 +30,9 @@ std::string name_of(const LifeCycle& life) {
           "nrs"[static_cast<std::size_t>(life.asked())]};
 }
 
-// Actions: a ask COMMAND to end, p forward the signal, f finish kills, k kill COMMAND.
+// Actions: a ask COMMAND to end, f finish kills, k kill COMMAND.
 char name_of(Action action) {
-  return "-apfk"[static_cast<std::size_t>(action)];
+  return "-afk"[static_cast<std::size_t>(action)];
 }
 
 }  // namespace
@@ -53,8 +53,8 @@ TEST_CASE("A server makes the expected transition for each event in each state")
   };
   // signal shutdown forced withdrawn command-ended kills-done hooks-done
   for (const State& state : std::vector<State>{
-           {kAround, {}, "Sn", "Ssp Sra Xrk Sn- Cn- Sn- Sn-"},
-           {kAround, {kAsk}, "Sr", "Ssp Sr- Xrk Sn- Cr- Sr- Sr-"},
+           {kAround, {}, "Sn", "Ssa Sra Xrk Sn- Cn- Sn- Sn-"},
+           {kAround, {kAsk}, "Sr", "Ssa Sr- Xrk Sn- Cr- Sr- Sr-"},
            {kAround, {kSignal}, "Ss", "Xsk Ss- Xsk Ss- Cs- Ss- Ss-"},
            {kAround, {kEnd}, "Cn", "Cs- Cr- Xrk Cn- Cn- Hn- Cn-"},
            {kAround, {kAsk, kEnd}, "Cr", "Cs- Cr- Xrk Cn- Cr- Hr- Cr-"},
