@@ -3,12 +3,16 @@
 import contextlib
 import fcntl
 import importlib.util
+import json
 import os
 import pathlib
 import shutil
 import signal
 import subprocess
+import termios
+import time
 import unittest
+import unittest.mock
 
 import filetimer
 import suite

@@ -744,7 +744,7 @@ class Killed(ServerCase):
             """, prefix=(CLIENT, "run", "--scope", "job", "--timeout", "1h", "--"))
         killed = self.record("killed")
         self.assertEqual((killed["verdict"], killed.get("cancelled")), ("spared", None))
-        self.assertEqual(self.open_scopes(killed["pid"]), ["job"])
+        self.assertIn("job", self.open_scopes(killed["pid"]))
 
     def test_a_worker_that_idles_after_its_first_scope_is_killed(self):
         worker = self.start_worker("""
