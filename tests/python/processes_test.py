@@ -330,6 +330,10 @@ class WithoutMemory(ServerCase):
         print(json.dumps({"version": 1, "pid": worker.pid, "scope_id": scope, "signal": 9,
                           "expiration_time": time.time() + after_s, **more}), file=pipe, flush=True)
 
+    def sleeps_of_server(self):
+        status = pathlib.Path(f"/proc/{self.server.pid}/status").read_text()
+        return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
 
 class Lines(WithoutMemory):
     def test_a_release_and_a_renewal_are_carried_out(self):
@@ -365,7 +369,8 @@ class Outcomes(WithoutMemory):
         with open(self.server.fifo, "w") as pipe:
             self.write(pipe, worker, "step", 1, signal=15, x_grace_s=600)
         worker.wait(timeout=suite.BOUND_S)
-        self.client("ping")  # deaths are noted before requests
+        begun = self.sleeps_of_server()
+        suite.wait_until(lambda: self.sleeps_of_server() > begun + 1)  # it has looked at the end of the worker
         self.flag.unlink()
         self.assertEqual(self.record("killed", worker.pid)["verdict"], "dead")
 
