@@ -61,56 +61,51 @@ class Fields(dict):
     def number(self, key, missing=NONE):
         return self.value(key, missing, int, float)
 
-    def flag(self, key, missing=False):
-        return self.value(key, missing, bool)
+    def seconds(self, key, missing=0):
+        """Returns a time in nanoseconds or, of a name with _ms, milliseconds as seconds."""
+        return self.number(key, missing) / (1e3 if key.endswith("_ms") else 1e9)
 
-    def inner(self, key):
-        return self.value(key, Fields(), Fields)
+    def flag(self, key):
+        return self.value(key, False, bool)
 
-    def elements(self, key, kind=None):
-        """Returns the elements of a list, of one type if `kind` is given."""
-        return [each for each in self.value(key, [], list) if kind is None or type(each) is kind]
+    def elements(self, key, *kinds):
+        """Returns the elements of a list, of some types if they are given."""
+        return [each for each in self.value(key, (), list) if not kinds or type(each) in kinds]
 
     def objects(self, key):
         return [each if type(each) is Fields else Fields() for each in self.elements(key)]
 
-    def raw(self, key):
-        """Returns the JSON text of a field."""
-        return json.dumps(self[key]) if key in self else ""
 
+class Line(Fields):
+    """A line of a log or a history: the `index`-th of all, `is_last` of its file. Its times are in seconds."""
 
-class Record(Fields):
-    """A line of a log or a history: the `index`-th of all, `is_last` of its file."""
+    def __init__(self, text, place, is_last):
+        self.bytes, self.place, self.is_last = text, place, is_last
+        try:
+            value = json.loads(text.decode(), object_hook=Fields, parse_constant=refuse)
+            if b"\\u" in text:
+                json.dumps(value, ensure_ascii=False).encode()  # refuses half a pair
+        except ValueError:
+            value = None
+        self.is_object = type(value) is Fields
+        super().__init__(value if self.is_object else ())
+        self.event, self.id, self.scope = self.text("event"), self.text("id"), self.text("scope")
+        self.pid, self.server_pid = self.integer("pid"), self.integer("server_pid")
+        self.at, self.acquired = self.seconds("mono_ns"), self.seconds("acquired_mono_ns")
+        self.deadline = self.seconds("deadline_mono_ns")
+        self.judged = self.deadline + self.seconds("overdue_ms", NONE)
+        self.signals = self.objects("signals")
 
 
 def refuse(word):
     raise ValueError(f"{word} is not in JSON")
 
 
-# Of a key that comes twice, the first one counts.
-decode = json.JSONDecoder(object_pairs_hook=lambda pairs: Fields(reversed(pairs)), parse_constant=refuse).decode
-
-
 def lines_of(path):
-    """Returns the lines of a file, parsed."""
-    records = []
     with open(path, "rb") as file:
         lines = file.read().split(b"\n")
     lines = lines if lines[-1] else lines[:-1]
-    for number, line in enumerate(lines, 1):
-        try:
-            value = decode(line.decode())
-            if b"\\u" in line:
-                json.dumps(value, ensure_ascii=False).encode()  # refuses half a pair
-        except ValueError:
-            value = None
-        record = Record(value if type(value) is Fields else ())
-        record.is_object = type(value) is Fields
-        record.place = f"{path}:{number}"
-        record.line = line
-        record.is_last = number == len(lines)
-        records.append(record)
-    return records
+    return [Line(line, f"{path}:{number}", number == len(lines)) for number, line in enumerate(lines, 1)]
 
 
 def check(folder, logs):
@@ -123,8 +118,7 @@ def check(folder, logs):
              for call in lines_of(os.path.join(folder, name))]
     parts = [lines_of(part) for log in logs for part in (f"{log}.1", log) if os.path.exists(part)]
     # In the order of the files, of which a rotation makes several.
-    parts.sort(key=lambda part: part[0].integer("mono_ns") if part else 0)
-    lines = [line for part in parts for line in part]
+    lines = [line for part in sorted(parts, key=lambda part: part[0].at if part else 0) for line in part]
     for index, line in enumerate(lines):
         line.index = index
     judge = LogJudge(lines, bool(calls))
