@@ -501,6 +501,7 @@ class World:
             connection, pid = self.accept(name, starter=parent)
         except Gone:
             self.excuse("known-scopes", "COMMAND was killed before it could say its name")
+            scope.end(opens, ok=False)
             raise
         scope.end(opens)
         scope.close()
