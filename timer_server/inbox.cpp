@@ -122,9 +122,10 @@ Status Inbox::acquire(const wire::Request& request, std::string_view line) {
   }
   forget_retried(request);
   SlotReading terms = core_.policy.terms_of(request, now_);
-  // The wall clock may have been set since the line was written, as it is at the end of a suspend.
+  // The wall clock may have been set since the line was written, as it is at the end of a suspend: a
+  // scope seems to be due, or opened before the pipe was empty.
   const std::int64_t step = offset_of(now_) - wall_offset_;
-  if (step > 0 && terms.deadline <= now_.mono) {
+  if (step > 0 && (terms.deadline <= now_.mono || terms.acquired < emptied_)) {
     terms = core_.policy.terms_of(request, {now_.wall_ns - step, now_.mono});
   }
   // The line may be older than the process that has its pid now. PyTorch's lines have no time but
