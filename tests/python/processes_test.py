@@ -313,6 +313,25 @@ class Restarts(ServerCase):
         self.assertEqual(self.record("killed")["verdict"], "dead")
 
 
+class LinkToTheLog(ServerCase):
+    def server_with(self, log, name):
+        server = filetimer.Server("--log", log, "--max-interval", "100ms", dir=os.path.join(self.folder, name))
+        self.addCleanup(server.close)
+        return os.path.join(server.dir, "log_link")
+
+    def test_it_names_the_log_also_if_that_is_a_link_and_is_made_again_with_the_directory(self):
+        log = os.path.join(self.folder, "current.jsonl")
+        os.symlink(os.path.join(self.folder, "target.jsonl"), log)
+        link = self.server_with(log, "linked")
+        self.assertEqual(os.readlink(link), log)
+        # In one step, because a sweep may come at any moment.
+        os.rename(os.path.dirname(link), os.path.join(self.folder, "removed"))
+        suite.wait_until(lambda: os.path.islink(link) and os.readlink(link) == log)
+
+    def test_there_is_none_to_a_log_that_each_process_has_anew(self):
+        self.assertFalse(os.path.lexists(self.server_with("/dev/stderr", "unlinked")))
+
+
 class WithoutMemory(ServerCase):
     """A server that is refused memory for a while, as on a host that does not overcommit."""
     options = ("--evidence", "none", "--max-interval", "100ms")

@@ -262,8 +262,8 @@ std::size_t WorkerPage::watched_count() {
   return is_whole ? count : 0;
 }
 
-Duration WorkerPage::longest_unseen(Instant before, const Scan& scan) {
-  Duration longest{};
+WorkerPage::Wait WorkerPage::longest_unseen(Instant before, const Scan& scan) {
+  Wait longest;
   if (!is_new_ && scan.now - scan.previous <= Looks::kLeastTolerated) {
     return longest;
   }
@@ -277,7 +277,9 @@ Duration WorkerPage::longest_unseen(Instant before, const Scan& scan) {
     const Duration timeout = timeout_of(slot, word, most);
     const Duration given = scan.server.extended(scan.now, {changed, timeout}) - scan.now;
     const Duration unseen = std::min(scan.now - changed, timeout) - given;
-    longest = unseen > looks_for(timeout).tolerated ? std::max(longest, unseen) : longest;
+    if (unseen > std::max(longest.length, looks_for(timeout).tolerated)) {
+      longest = {unseen, scan.now + -given};
+    }
   });
   return longest;
 }

@@ -167,11 +167,16 @@ class WorkerPage {
                                       std::size_t* count = nullptr);
   // Returns the number of open scopes without a verdict.
   std::size_t watched_count();
-  // Returns the longest wait of a scope for the server; zero: none waits. A scope waits since its
-  // last change if no scan has seen that change although the scope is due before `before`. Its wait
-  // is its timeout at most, less what it gets for the server's lost time, and counts if that is
-  // longer than the server may be late for such a timeout.
-  Duration longest_unseen(Instant before, const Scan& scan);
+  // A wait of a scope for the server.
+  struct Wait {
+    Duration length{};  // zero: there is none
+    Instant until;
+  };
+  // Returns the longest wait of a scope. A scope waits since its last change if no scan has seen
+  // that change although the scope is due before `before`. Its wait is its timeout at most, less
+  // the lost time of the server that follows, for which it gets time anyway. The wait counts if it
+  // is longer than the server may be late for such a timeout.
+  Wait longest_unseen(Instant before, const Scan& scan);
   // Notes that no scan has read this page yet: until scan() has, longest_unseen() takes all its
   // scopes for unseen.
   void note_new() { is_new_ = true; }

@@ -101,16 +101,18 @@ void DeadlineScan::scan_worker(Worker& worker, Instant woke, Found& found) {
 // a page was seen before the page is found.
 void DeadlineScan::give_back_unseen_time(Worker& worker, Instant now, Found& found) {
   const WorkerPage::Scan scan = core_.policy.scan_of(worker, now, scanned_);
-  Duration unseen{};
+  WorkerPage::Wait unseen;
   for (const auto& page : worker.pages) {
     if (page != worker.pipe) {
-      unseen = std::max(unseen, page->longest_unseen(wakes_before_, scan));
+      const WorkerPage::Wait wait = page->longest_unseen(wakes_before_, scan);
+      unseen = wait.length > unseen.length ? wait : unseen;
     }
   }
-  if (unseen == Duration::zero()) {
+  if (unseen.length == Duration::zero()) {
     return;
   }
-  found.unseen_for = std::max(found.unseen_for, worker.lost.add(now + -unseen, now));
+  const Instant until = std::max(unseen.until, worker.lost.end());
+  found.unseen_for = std::max(found.unseen_for, worker.lost.add(until + -unseen.length, until));
   for (const auto& page : worker.pages) {
     found.unseen_scopes += page->watched_count();
   }

@@ -29,11 +29,6 @@ Finished run_acquire(const Server& server, const std::string& scope, std::option
   return run_client(server, words);
 }
 
-bool is_link_to(const std::string& link, const std::string& target) {
-  std::error_code none;
-  return fs::read_symlink(link, none) == target;
-}
-
 }  // namespace
 
 TEST_CASE("run exits 124 when COMMAND was killed, and the record has COMMAND's name") {
@@ -250,26 +245,6 @@ TEST_CASE("run asks for the rest of its timeout, though the clock was set before
   CHECK(count(server.records(), "expired") == 0);
   program.signal(SIGTERM);
   CHECK(program.status() == exited(128 + SIGTERM));
-}
-
-TEST_CASE("a directory that was removed and made again has a link to the log again") {
-  const TempFolder temp;
-  const std::string log = temp.path("log.jsonl");
-  Server server(temp, {"--log", log, "--max-interval", "100ms"});
-  const std::string link = server.dir() + "/log_link";
-  REQUIRE(is_link_to(link, log));
-  fs::rename(server.dir(),
-             temp.path("removed"));  // in one step, because a sweep may come at any moment
-  fs::remove_all(temp.path("removed"));
-  CHECK(wait_until([&] { return is_link_to(link, log); }));
-}
-
-TEST_CASE("a link is made to a log that a symlink names, and to none that each process has anew") {
-  const TempFolder temp;
-  const std::string log = temp.path("current.jsonl");
-  fs::create_symlink(temp.path("target.jsonl"), log);
-  CHECK(is_link_to(Server(temp, {"--log", log}).dir() + "/log_link", log));
-  CHECK_FALSE(exists(Server({"--log", "/dev/stderr"}).dir() + "/log_link"));
 }
 
 TEST_CASE("a client that finds no server asks the only one around a COMMAND, and names several") {

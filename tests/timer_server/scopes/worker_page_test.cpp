@@ -271,11 +271,12 @@ TEST_CASE("a scope has waited for the server since its last change, unless a sca
   LostTime server;
   const auto unseen = [&](std::chrono::seconds now, std::chrono::seconds previous,
                           Instant before = Instant::never()) {
-    return page.longest_unseen(before, {.now = at(now),
-                                        .terms = {},
-                                        .server = server,
-                                        .worker = kNothingLost,
-                                        .previous = at(previous)});
+    const WorkerPage::Scan scan{.now = at(now),
+                                .terms = {},
+                                .server = server,
+                                .worker = kNothingLost,
+                                .previous = at(previous)};
+    return page.longest_unseen(before, scan).length;
   };
   CHECK(unseen(101s, 50s) == 0s);  // which is tolerated
   CHECK(unseen(110s, 50s) == 10s);
