@@ -127,10 +127,17 @@ CLI::Option* add_number_option(CLI::App& app, const std::string& flag, std::opti
   return add_parsed_option(app, flag, value, parse, type, description);
 }
 
-// Adds `--since` and `--until`: the times of the first and the last record, in microseconds since
-// the epoch.
-void add_time_options(CLI::App& app, std::optional<std::int64_t>& since_us,
-                      std::optional<std::int64_t>& until_us);
+// The times of the first and the last record, in microseconds since the epoch.
+struct TimeSpan {
+  std::optional<std::int64_t> since_us;
+  std::optional<std::int64_t> until_us;
+
+  [[nodiscard]] bool has(const std::optional<std::int64_t>& time_us) const {
+    return (!since_us || time_us >= since_us) && (!until_us || (time_us && time_us <= until_us));
+  }
+};
+// Adds `--since` and `--until`.
+void add_time_options(CLI::App& app, TimeSpan& span);
 // Adds `--utc`, which makes UTC the local time of this process.
 void add_utc_option(CLI::App& app);
 

@@ -6,8 +6,7 @@
 #include <memory>
 
 #include "timer_client/cli/commands/commands.hpp"
-#include "timer_client/cli/log/log_table.hpp"
-#include "timer_client/cli/log/reader.hpp"
+#include "timer_client/cli/log/events.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"
 
@@ -21,9 +20,94 @@ constexpr int kLookIntervalMs = 250;
 struct LogOptions {
   Place place;
   std::vector<std::string> files;
-  LogFilter filter;
+  std::vector<std::string> events;  // none: all, in the table without those that are is_detail
+  std::optional<std::string> scope;
+  std::optional<std::int64_t> rank;
+  std::optional<std::int64_t> pid;
+  std::optional<std::string> host;
+  TimeSpan time;
   bool json = false;
   bool follow = false;
+};
+
+bool is_chosen(const Record& record, const LogOptions& options) {
+  // Programs that read the JSON filter the events themselves.
+  if (options.events.empty() ? event_of(record).is_detail && !options.json
+                             : std::ranges::count(options.events, record.event) == 0) {
+    return false;
+  }
+  // The record of a name that was too long shows it cut and marked, and bytes that are no UTF-8
+  // escaped.
+  return (!options.scope || record.scope == *options.scope ||
+          record.scope == bounded_scope_name(valid_utf8(*options.scope))) &&
+         (!options.rank || record.rank == options.rank) &&
+         (!options.pid || record.pid == options.pid) &&
+         (!options.host || record.host == *options.host) && options.time.has(record.time_us);
+}
+
+std::string_view colour_of(const Record& record) {
+  if (record.event == "expired") {
+    return kYellow;
+  }
+  if (record.event == "killed") {
+    return record.text("verdict") == "dead" ? "31" : kRed;
+  }
+  return record.event.starts_with("server_") ? "2" : "";
+}
+
+// Returns "11-21 03:15:53", and its zone behind that if it is not `zone`.
+std::string short_time(const Integer& time_us, std::string_view zone) {
+  if (!time_us) {
+    return "";
+  }
+  const std::string whole = time_text(*time_us);  // "2026-11-21 03:15:53.000000 UTC"
+  const std::string its_zone = whole.substr(whole.rfind(' '));
+  return whole.substr(5, 14) + (its_zone.substr(1) == zone ? "" : its_zone);
+}
+
+// The table of the records. Its first rows are kept until they are enough to decide how wide the
+// columns are, or until print(); the rest is printed at once.
+class LogTable {
+ public:
+  explicit LogTable(Output& out)
+      : out_(out),
+        zone_(zone_text(ClockReading::now().wall_ns / 1000)),
+        table_({{.title = fmt::format("TIME ({})", zone_), .min_width = 14},
+                {.title = "EVENT", .min_width = 13},
+                {.title = "HOST", .is_left_out_if_same = true, .min_width = 8},
+                {.title = "RANK", .align = Align::kRight, .min_width = 4},
+                {.title = "PID", .align = Align::kRight, .min_width = 7},
+                {.title = "SCOPE", .is_text = true, .min_width = 8},
+                {.title = "ID", .min_width = 8},
+                {.title = "WHAT", .is_text = true, .min_width = 4}},
+               screen_of(out.fd())) {}
+
+  // Return false if no process reads the output any more.
+  bool add(const Record& record) {
+    table_.add({{short_time(record.time_us, zone_)},
+                {record.event, colour_of(record)},
+                {record.host},
+                {number_text(record.rank)},
+                {number_text(record.pid)},
+                {record.scope},
+                {record.id.empty() ? record.incident : record.id},
+                {in_few_words(record)}});
+    return ++rows_ < kRowsFitted || print(Rows::kMoreCome);
+  }
+
+  // Prints what was not printed yet. If more may come, the columns have room for it.
+  bool print(Rows rows) {
+    rows_ = kRowsFitted;
+    return out_.write(table_.text(rows));
+  }
+
+ private:
+  static constexpr std::size_t kRowsFitted = 1'000;
+
+  Output& out_;
+  const std::string zone_;  // of now
+  Table table_;
+  std::size_t rows_ = 0;
 };
 
 // A log that cannot be read is complained of once and left; the others are followed on.
@@ -44,9 +128,7 @@ void follow(std::vector<LogReader>& logs, KnownRecords& known, Output& out,
   }
 }
 
-int run_log(LogOptions& options) {
-  // Programs that read the JSON filter the events themselves.
-  options.filter.with_details = options.json;
+int run_log(const LogOptions& options) {
   OpenedLogs opened = open_logs(options.place.dir, options.files);
   std::vector<LogReader>& logs = opened.logs;
   complain_of_all(opened.problems);
@@ -62,7 +144,7 @@ int run_log(LogOptions& options) {
   std::size_t shown = 0;
   const auto take = [&](const Record& record) {
     ++seen;
-    if (!options.filter.admits(record)) {
+    if (!is_chosen(record, options)) {
       return true;
     }
     ++shown;
@@ -103,7 +185,7 @@ Command add_log(CLI::App& root) {
                   "Logs to read, merged by time: files, folders with those of\n"
                   "many hosts, or - for standard input [the server's]");
   app->add_flag("--json", options->json, "The records themselves, a JSON object a line");
-  app->add_option("--event", options->filter.events,
+  app->add_option("--event", options->events,
                   "Only this event; may be repeated [all; in the table: all but\n"
                   "incident, evidence, evidence_command, peer_evidence and\n"
                   "worker_ended]")
@@ -111,19 +193,20 @@ Command add_log(CLI::App& root) {
       ->delimiter(',')
       ->allow_extra_args(false)  // what follows is a FILE
       ->check([](const std::string& event) {
-        const std::vector<std::string> names = known_events();
+        const auto names =
+            mapped(known_events(), [](const Event& known) { return std::string(known.name); });
         const std::string meant = meant_by(event, names);
         return std::ranges::find(names, event) != names.end() ? std::string()
                : meant.empty()
                    ? fmt::format("unknown event '{}': expected one of {}", event, joined(names))
                    : fmt::format("unknown event '{}': did you mean '{}'?", event, meant);
       });
-  add_name_option(*app, "--scope", options->filter.scope, "NAME", "Only scopes of this name");
-  add_number_option(*app, "--rank", options->filter.rank, "RANK", "Only this rank");
-  add_number_option(*app, "--pid", options->filter.pid, "PID", "Only this process");
+  add_name_option(*app, "--scope", options->scope, "NAME", "Only scopes of this name");
+  add_number_option(*app, "--rank", options->rank, "RANK", "Only this rank");
+  add_number_option(*app, "--pid", options->pid, "PID", "Only this process");
   add_utc_option(*app);  // before the times that it concerns
-  add_time_options(*app, options->filter.since_us, options->filter.until_us);
-  add_name_option(*app, "--host", options->filter.host, "HOST", "Only this host");
+  add_time_options(*app, options->time);
+  add_name_option(*app, "--host", options->host, "HOST", "Only this host");
   app->add_flag("-f,--follow", options->follow, "Wait for more records until interrupted");
   add_directory_options(*app, options->place, &options->files);
   app->footer(

@@ -127,15 +127,14 @@ CLI::Option* add_duration_option(CLI::App& app, const std::string& flag,
   return add_parsed_option(app, flag, value, parse, "DUR", description);
 }
 
-void add_time_options(CLI::App& app, std::optional<std::int64_t>& since_us,
-                      std::optional<std::int64_t>& until_us) {
+void add_time_options(CLI::App& app, TimeSpan& span) {
   const auto parse = [](const std::string& word) {
     return parse_since(word, ClockReading::now().wall_ns / 1000);
   };
-  add_parsed_option(app, "--since", since_us, parse, "TIME",
+  add_parsed_option(app, "--since", span.since_us, parse, "TIME",
                     "Only records since that time: 2026-11-21T03:15:53Z,\n"
                     "'2026-11-21 03:15' in local time, or 10m for ten minutes ago");
-  add_parsed_option(app, "--until", until_us, parse, "TIME", "Only records until that time");
+  add_parsed_option(app, "--until", span.until_us, parse, "TIME", "Only records until that time");
 }
 
 void add_utc_option(CLI::App& app) {

@@ -11,7 +11,6 @@
 #include "common/text.hpp"
 #include "timer_client/cli/commands/commands.hpp"
 #include "timer_client/cli/commands/scope_pages.hpp"
-#include "timer_client/cli/log/log_table.hpp"
 #include "timer_client/cli/log/reader.hpp"
 #include "timer_client/cli/suggest/suggestion.hpp"
 #include "timer_client/cli/text/output.hpp"
@@ -34,7 +33,7 @@ struct SuggestOptions {
   std::vector<std::string> files;
   std::string format = "table";
   SuggestionRules rules;
-  LogFilter filter;
+  TimeSpan time;
 };
 
 // --- output ---
@@ -178,7 +177,7 @@ int run_suggest(const SuggestOptions& options) {
   OpenedLogs opened = open_logs(options.place.dir, options.files);
   complain_of_all(opened.problems);
   read_merged(opened.logs, [&](const Record& record) {
-    if (options.filter.is_in_time(record)) {
+    if (options.time.has(record.time_us)) {
       histories.take(record);
     }
     return true;
@@ -254,7 +253,7 @@ Command add_suggest(CLI::App& root) {
   const auto parse_floor = [](const std::string& word) { return parse_duration(word); };
   add_parsed_option(*app, "--floor", options->rules.floor, parse_floor, "DUR",
                     "No timeout is shorter [1s]");
-  add_time_options(*app, options->filter.since_us, options->filter.until_us);
+  add_time_options(*app, options->time);
   add_directory_options(*app, options->place, &options->files);
   app->footer(
       "Examples:\n"

@@ -9,8 +9,8 @@
 #include <tuple>
 
 #include "common/text.hpp"
+#include "timer_client/cli/log/events.hpp"
 #include "timer_client/cli/log/incident.hpp"
-#include "timer_client/cli/log/log_table.hpp"
 #include "timer_client/cli/text/words.hpp"
 
 namespace filetimer::cli {
