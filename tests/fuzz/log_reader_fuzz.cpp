@@ -14,7 +14,6 @@
 
 #include "common/text.hpp"
 #include "fuzz_check.hpp"
-#include "timer_client/cli/log/events.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"

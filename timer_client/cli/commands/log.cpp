@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "timer_client/cli/commands/commands.hpp"
-#include "timer_client/cli/log/events.hpp"
+#include "timer_client/cli/log/reader.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"
 

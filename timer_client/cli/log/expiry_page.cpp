@@ -8,7 +8,6 @@
 
 #include "common/limits.hpp"
 #include "common/text.hpp"
-#include "timer_client/cli/log/events.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/text/output.hpp"
 #include "timer_client/cli/text/words.hpp"

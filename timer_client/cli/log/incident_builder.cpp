@@ -9,7 +9,6 @@
 #include <tuple>
 
 #include "common/text.hpp"
-#include "timer_client/cli/log/events.hpp"
 #include "timer_client/cli/log/incident.hpp"
 #include "timer_client/cli/text/words.hpp"
 

@@ -27,6 +27,32 @@ std::string_view view_at(dom::object object, std::string_view key) {
   return object.at_key(key).get(text) == simdjson::SUCCESS ? text : std::string_view{};
 }
 
+// --- events ---
+
+constexpr Event kOtherEvent{"", false, {"name", "reason"}};
+constexpr Event kEvents[] = {
+    {"server_started", false, {"version"}},
+    {"server_stopped", false, {"expired", "killed", "reason"}},
+    {"incident", true, {"expired", "workers"}},
+    {"expired", false, {"timeout_s", "overdue_ms"}},
+    {"evidence", true, {"state_name", "wchan"}},
+    {"evidence_command",
+     true,
+     {"drop_in", "result", "name", "exit_status", "reason", "duration_ms"}},
+    {"peer_evidence", true, {"state_name", "wchan"}},
+    {"killed", false, {"verdict", "reason"}},
+    {"warned", false, {"elapsed_s", "timeout_s", "reason"}},
+    {"deferred", false, {"reason", "given_s"}},
+    {"released_late", false, {"late_ms", "reason"}},
+    {"left_open", false, {"elapsed_s", "timeout_s"}},
+    {"worker_ended", true, {}},
+    {"hook", false, {"result", "name", "exit_status", "reason", "duration_ms"}},
+    {"rejected", false, {"count", "reason"}},
+    {"rendezvous", false, {"name", "reason"}},
+    {"rendezvous_timeout", false, {"name", "reason"}}};
+
+// --- lines ---
+
 constexpr std::string_view kBlank = " \t\r";
 // A record begins with this. Inside a JSON string its quote would be escaped, so where this stands
 // in a line a record begins, or the line is no JSON.
@@ -194,6 +220,36 @@ std::optional<Record> parse_record(dom::parser& parser, std::string_view line) {
 std::optional<Record> parse_record(std::string_view line) {
   static thread_local dom::parser parser{2 * kMaxRecordBytes};
   return parse_record(parser, line);
+}
+
+// --- events ---
+
+std::span<const Event> known_events() {
+  return kEvents;
+}
+
+const Event& event_of(const Record& record) {
+  const auto* const event = std::ranges::find(kEvents, record.event, &Event::name);
+  return event == std::end(kEvents) ? kOtherEvent : *event;
+}
+
+std::string in_few_words(const Record& record) {
+  const Number dead_after_ms = record.number("dead_after_ms");
+  std::vector<std::string> parts;
+  for (const std::string_view key : event_of(record).fields) {
+    if (key.empty()) {
+      break;
+    }
+    const bool is_word = key == "verdict" || key == "result";
+    const bool is_usual = (key == "result" && record.text(key) == "exited") ||
+                          (key == "count" && record.integer(key) == 1);
+    if (key == "verdict" && dead_after_ms) {
+      parts.push_back("dead after " + seconds_text(*dead_after_ms / 1e3));
+    } else if (!is_usual) {
+      parts.push_back(is_word ? with_spaces(record.text(key)) : field_text(record.fields, key));
+    }
+  }
+  return joined(parts);
 }
 
 // --- logs ---

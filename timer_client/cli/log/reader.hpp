@@ -6,10 +6,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -59,6 +61,25 @@ std::optional<Record> parse_record(dom::parser& parser, std::string_view line);
 
 // Does the same with a parser that this thread shares, as large as the longest line so far.
 std::optional<Record> parse_record(std::string_view line);
+
+// --- events ---
+
+struct Event {
+  std::string_view name;
+  // `log` leaves it out by default: `show` prints it with its expiry, or `list --stats` adds it up.
+  bool is_detail = false;
+  std::array<std::string_view, 6> fields{};  // that say what happened
+};
+
+// Returns every event that a log of schema 1 may hold.
+std::span<const Event> known_events();
+// Returns that of the record; of an unknown one, an event without a name.
+const Event& event_of(const Record& record);
+
+// Returns what a record says beyond who and when, in a few words.
+std::string in_few_words(const Record& record);
+
+// --- logs ---
 
 // The word that names standard input in place of a file.
 inline constexpr std::string_view kStandardInput = "-";
