@@ -95,6 +95,7 @@ TEST_CASE("times are local, with their zone, and a time without a zone is local,
   CHECK(parse_since("2025-11-21", 0).value() == parse_since("2025-11-20T23:00:00Z", 0).value());
   CHECK(!parse_since("2025-11-21 04:15:5x", 0));
   CHECK(!parse_since("2025-02-31", 0));
+  CHECK(!parse_since("25-11-21", 0));
   simdjson::dom::parser parser;
   const std::string record = R"({"time":"2025-11-21T03:15:53.123456Z","a":"2025-11-21T03:15:53Z"})";
   const simdjson::dom::object fields = parser.parse(record).get_object();

@@ -162,7 +162,7 @@ Result<std::int64_t> parse_since(std::string_view text, std::int64_t now_us) {
         end == word.c_str() + word.size()) {
       const int day = local.tm_mday;
       const std::time_t seconds = std::mktime(&local);
-      if (local.tm_mday == day) {  // not February 31
+      if (local.tm_mday == day && local.tm_year >= 70) {  // not February 31, not of year 25
         return seconds * kMicroseconds;
       }
     }
