@@ -374,6 +374,31 @@ class Lines(WithoutMemory):
 
 class Outcomes(WithoutMemory):
     over = 900  # less than a record has
+    options = (*WithoutMemory.options, "--kill", "process")
+
+    def test_a_kill_whose_outcome_cannot_be_recorded_holds_up_no_other(self):
+        hung = self.start_worker("""
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            say("ready")
+            time.sleep(600)
+            """)
+        ended = self.start_worker("""
+            def end(*_):
+                time.sleep(0.3)
+                open(sys.argv[1], "w").close()
+                os._exit(0)
+            signal.signal(signal.SIGTERM, end)
+            say("ready")
+            time.sleep(600)
+            """, str(self.flag))
+        self.addCleanup(self.flag.unlink)
+        for worker in hung, ended:
+            worker.stdout.readline()
+        with open(self.server.fifo, "w") as pipe:
+            self.write(pipe, hung, "step", 0.5, signal=15, x_grace_s=2)
+            self.write(pipe, ended, "step", 0.5, signal=15, x_grace_s=600)
+        self.assertEqual(hung.wait(timeout=suite.BOUND_S), -signal.SIGKILL)
+        self.assertTrue(self.flag.exists())
 
     def test_the_outcome_of_a_kill_is_recorded_when_there_is_memory(self):
         worker = self.start_worker("""

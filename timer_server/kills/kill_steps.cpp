@@ -19,6 +19,8 @@ namespace {
 
 // A verdict that is younger says that the worker runs the program that opened the scope.
 constexpr Duration kFresh = std::chrono::milliseconds{1};
+// When a step is tried again that has failed, as for want of memory.
+constexpr Duration kStepAgain = std::chrono::milliseconds{100};
 
 std::string state_text(pid_t pid) {
   const std::string folder = fmt::format("/proc/{}", pid);
@@ -95,9 +97,15 @@ Instant Kills::take_steps(Instant now, Instant woke) {
   do {
     next = Instant::never();
     for (const auto& kill : kills_) {
-      while (step(*kill, now, woke)) {
-      }
-      if (kill->stage != Stage::kEnded) {
+      bool has_failed = true;
+      messages::guard([&] {  // the other kills go on
+        while (step(*kill, now, woke)) {
+        }
+        has_failed = false;
+      });
+      if (has_failed) {
+        next = std::min(next, now + kStepAgain);
+      } else if (kill->stage != Stage::kEnded) {
         next = std::min(next, kill->next_step_at);
       }
     }
