@@ -121,12 +121,14 @@ Status Inbox::acquire(const wire::Request& request, std::string_view line) {
     return failure(fmt::format("signal is {}: expected at most {}", request.signal, kLastSignal));
   }
   forget_retried(request);
-  SlotReading terms = core_.policy.terms_of(request, now_);
-  // The wall clock may have been set since the line was written, as it is at the end of a suspend: a
-  // scope seems to be due, or opened before the pipe was empty.
-  const std::int64_t step = offset_of(now_) - wall_offset_;
+  ClockReading clocks = now_;
+  SlotReading terms = core_.policy.terms_of(request, clocks);
+  // The wall clock may have been set since the line was written, as it is at the end of a suspend:
+  // a scope seems to be due, or opened before the pipe was empty.
+  const std::int64_t step = offset_of(clocks) - wall_offset_;
   if (step > 0 && (terms.deadline <= now_.mono || terms.acquired < emptied_)) {
-    terms = core_.policy.terms_of(request, {now_.wall_ns - step, now_.mono});
+    clocks.wall_ns -= step;
+    terms = core_.policy.terms_of(request, clocks);
   }
   // The line may be older than the process that has its pid now. PyTorch's lines have no time but
   // the deadline. A time before the boot, such as 0, says that the deadline has passed, and no
@@ -142,7 +144,7 @@ Status Inbox::acquire(const wire::Request& request, std::string_view line) {
     const bool may_end = is_for_now(worker.error()) || worker.error().errno_value == EAGAIN;
     const bool is_retried = may_end && retried_.size() < kMostRetried;
     if (is_retried) {
-      retried_.push_back({request.pid, std::string(request.scope_id), std::string(line), now_});
+      retried_.push_back({request.pid, std::string(request.scope_id), std::string(line), clocks});
     }
     return has_exited ? Status{}
                       : failure(worker.error().message + (is_retried ? "; it is tried again" : ""));
@@ -208,10 +210,13 @@ void Inbox::retry() {
   }
   registry_.begin_batch();
   core_.counters.requests -= retried_.size();
+  const std::int64_t offset = wall_offset_;
   for (const Retried& each : std::exchange(retried_, {})) {
     now_ = each.read;
+    wall_offset_ = offset_of(now_);  // each.read has the steps of before
     reader_.read_again(each.line);
   }
+  wall_offset_ = offset;
 }
 
 void Inbox::release(const wire::Request& request) {

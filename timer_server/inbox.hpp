@@ -98,7 +98,7 @@ class Inbox {
     pid_t pid = 0;
     std::string id;
     std::string line;
-    ClockReading read;
+    ClockReading read;  // by the wall clock with which its deadline was converted
   };
   std::vector<Retried> retried_;
   struct Undated {

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import pathlib
+import resource
 import signal
 import sys
 import threading
@@ -758,6 +759,8 @@ class Killed(ServerCase):
 
 
 class WallClock(ServerCase):
+    options = ("--max-interval", "100ms")
+
     def setUp(self):
         self.step = os.path.join(suite.folder_of(self, "clock"), "step")
         library = os.path.join(os.environ["FILETIMER_BIN_DIR"], "../tests/process/libfiletimer_clock_step.so")
@@ -779,6 +782,22 @@ class WallClock(ServerCase):
         self.client("ping")
         self.assertEqual({each["scope"]: 50 < each["remaining_s"] <= 60 for each in self.listed_scopes(worker.pid)},
                          {"torch": True, "own": True})
+
+    def test_a_line_that_waits_meanwhile_and_is_tried_again_keeps_its_time_too(self):
+        worker = self.start_worker("time.sleep(60)")
+        os.kill(self.server.pid, signal.SIGSTOP)
+        with open(self.server.fifo, "w") as pipe:
+            print(json.dumps({"version": 1, "pid": worker.pid, "scope_id": "torch", "signal": 9,
+                              "expiration_time": time.time() + 60}), file=pipe)
+        pathlib.Path(self.step).write_text("3600")
+        soft, hard = resource.prlimit(self.server.pid, resource.RLIMIT_NOFILE)
+        used = set(map(int, os.listdir(f"/proc/{self.server.pid}/fd")))
+        # The descriptor that is left is enough for the step, and not for a worker.
+        resource.prlimit(self.server.pid, resource.RLIMIT_NOFILE, (sorted({*range(4096)} - used)[1], hard))
+        os.kill(self.server.pid, signal.SIGCONT)
+        suite.wait_until(lambda: self.records("rejected"))
+        resource.prlimit(self.server.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        suite.wait_until(lambda: [50 < each["remaining_s"] <= 60 for each in self.listed_scopes(worker.pid)] == [True])
 
 
 class WithoutSweeps(ServerCase):
