@@ -205,9 +205,6 @@ void Server::judge(Instant woke) {
 // Returns when a part must be advanced again.
 Instant Server::carry_out(Instant woke) {
   const Instant now = Instant::now();
-  if (now >= next_sweep_) {
-    sweep(now);
-  }
   report_rejections(now, false);
   if (children_.advance(now)) {
     act(life_.handle(LifeCycle::Event::kCommandEnded, now), "COMMAND ended");
@@ -226,6 +223,9 @@ Instant Server::carry_out(Instant woke) {
     next = now;  // the kills' waits are shorter
   }
   advance_life(now);
+  if (now >= next_sweep_) {
+    sweep(now);  // behind advance_life(): the server does not end before a scan that is wanted
+  }
   next = std::min(next, warnings_.advance(now));
   // Behind what appends records, and before the hooks, which do not wait for a log that fails.
   next = std::min(next, core_.log->note_stall(now));

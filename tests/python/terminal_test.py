@@ -304,6 +304,12 @@ class ServerAroundCommand(TerminalCase):
         self.assertEqual(terminal.exit_status(), 6)
         self.assertFalse(os.path.exists(self.pid_file))
 
+    def test_it_ends_with_command_also_if_sweeps_take_longer_than_their_interval(self):
+        done = subprocess.run(
+            [SERVER, "--dir", os.path.join(self.folder, "other"), "--max-interval", "1ms", "--", "sh", "-c",
+             "cd $FILETIMER_DIR/scopes && seq -f .%.0f 10000 | xargs touch"], stderr=subprocess.PIPE, timeout=BOUND_S)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_a_message_has_the_time_for_which_the_scope_was_open(self):
         done = subprocess.run(
             [SERVER, "--dir", os.path.join(self.folder, "other"), "--", CLIENT, "run", "--timeout", "200ms", "--",
