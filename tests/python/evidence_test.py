@@ -201,6 +201,18 @@ class ShortTime(ServerCase):
         suite.wait_until(has_both, "both stacks")
 
 
+class LongTime(ServerCase):
+    options = ("--evidence-timeout", "20s")
+
+    def test_a_dump_has_the_evidence_of_every_worker(self):
+        for _ in range(5):  # two at a time are looked at
+            worker = subprocess.Popen(["sleep", "60"])
+            self.addCleanup(suite.end, worker)
+            self.client("acquire", "--scope", "x", "--timeout", "1h", "--pid", str(worker.pid))
+        dump = json.loads(self.client("dump", "--json"))["workers"]
+        self.assertEqual([len(each.get("threads", [])) for each in dump], [1] * 5)
+
+
 class WithoutStacks(ServerCase):
     options = ("--evidence", "proc")
 

@@ -94,6 +94,10 @@ class Interface(unittest.TestCase):
                          "first_timeout=None, on_expiry='kill')")
         for thing in (filetimer.configure, filetimer.Client):
             self.assertEqual(inspect.signature(thing).parameters["timeout"].default, 10)
+        for thing in (filetimer.heartbeat, filetimer.Client.heartbeat):
+            self.assertEqual(inspect.signature(thing).parameters["signal"].default, 9)
+        self.assertEqual(admin.shutdown.__defaults__, ("graceful",))
+        self.assertEqual(admin.shutdown.__kwdefaults__, {"timeout": 30, "client": None})
         self.assertIn("with filetimer.expires(30, \"forward\")",
                       pydoc.render_doc(filetimer, renderer=pydoc.plaintext))
 

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -215,6 +216,11 @@ class Restarts(ServerCase):
         kills = pathlib.Path(self.dir, "kills")
         suite.wait_until(lambda: any(stage in each.read_text() for each in kills.glob("*")))
 
+    def start_next(self):
+        self.server.close()
+        self.server = filetimer.Server(dir=self.dir)
+        self.addCleanup(self.server.close)
+
     def test_the_next_server_kills_in_a_scope_that_has_the_name_of_idle_timeouts(self):
         self.server.close()
         self.server = filetimer.Server("--evidence-command", "sleep 300", dir=self.dir)  # the signal waits for it
@@ -311,6 +317,80 @@ class Restarts(ServerCase):
         self.server = filetimer.Server(dir=self.dir)
         self.addCleanup(self.server.close)
         self.assertEqual(self.record("killed")["verdict"], "dead")
+
+    def test_the_next_server_kills_no_process_that_has_the_pid_of_a_target(self):
+        worker = self.start_worker("""
+            say(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60"))
+            with filetimer.expires(0.3, signal=signal.SIGCONT, grace=5): time.sleep(60)
+            """)
+        other = int(worker.stdout.readline())
+        self.addCleanup(os.kill, other, signal.SIGKILL)
+        self.wait_for_stage("signalled")
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.server.close()
+        suite.end(worker)
+        [kill] = pathlib.Path(self.dir, "kills").iterdir()
+        # As if the target had ended, and another process had got its pid.
+        kill.write_text(re.sub(r'("starts":\[\d+),\d+]', r"\1,1]", kill.read_text()))
+        self.start_next()
+        self.assertEqual(len(self.record("killed", worker.pid)["signals"]), 1)
+        self.assertEqual(suite.state_of(other), "S")
+
+    def test_a_scope_of_the_pipe_from_before_a_reboot_is_left_open(self):
+        worker = self.start_worker("time.sleep(60)")
+        self.client("acquire", "--scope", "x", "--timeout", "1h", "--pid", str(worker.pid))
+        self.client("ping")
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.server.close()
+        with open(f"{self.dir}/scopes/server/{worker.pid}", "r+b") as page:
+            page.seek(16)
+            page.write(bytes(16))  # the id of another boot
+        self.start_next()
+        self.assertEqual(self.record("left_open", worker.pid)["reason"], "the machine was restarted")
+        self.assertEqual(self.open_scopes(worker.pid), [])
+
+    def test_a_worker_of_another_pid_namespace_has_the_pid_that_the_server_saw(self):
+        words = ("unshare", "--pid", "--fork", "--kill-child")
+        if not shutil.which("unshare") or subprocess.run([*words, "true"], stderr=subprocess.DEVNULL).returncode:
+            self.skipTest("unshare(1) makes no pid namespace here")
+        worker = self.start_worker("with filetimer.expires(60): say('in'), time.sleep(60)", prefix=words)
+        worker.stdout.readline()
+        self.client("ping")
+        pid = json.loads(self.client("list", "--json"))["pid"]
+        os.kill(self.server.pid, signal.SIGKILL)
+        suite.end(worker)
+        suite.wait_until(lambda: suite.state_of(pid) == "")
+        self.start_next()
+        self.assertEqual(self.record("left_open")["pid"], pid)
+
+
+class RemovedPages(ServerCase):
+    def test_one_with_an_open_scope_makes_no_room_for_another(self):
+        worker = subprocess.Popen([os.path.join(os.environ["FILETIMER_BIN_DIR"], "page_worker")],
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(suite.end, worker)
+        worker.stdout.readline()
+        for number in range(10):  # a worker may have eight
+            for words in f"make {self.dir} p-{number}", *["open 0 inside 3600000"] * (number == 0), "hint":
+                print(words, file=worker.stdin, flush=True)
+                worker.stdout.readline()
+            self.client("ping")
+            os.remove(f"{self.dir}/scopes/p-{number}")
+        worker.kill()
+        self.assertEqual(self.record("left_open", worker.pid)["scope"], "inside")
+
+
+class SlowEvidence(ServerCase):
+    options = ("--evidence-command", "sleep 300", "--evidence-timeout", "300")
+
+    def test_the_signal_of_a_scope_that_expires_while_the_server_stops_does_not_wait_long(self):
+        hung = self.start_worker("with filetimer.expires(0.1): time.sleep(60)")
+        self.record("expired", hung.pid)  # the stop gives its kill 500 ms
+        worker = self.start_worker("with filetimer.expires(0.7): say('in'), time.sleep(60)")
+        worker.stdout.readline()
+        time.sleep(0.5)
+        os.kill(self.server.pid, signal.SIGTERM)
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
 
 
 class LinkToTheLog(ServerCase):

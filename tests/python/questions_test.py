@@ -466,6 +466,15 @@ class OwnServer(unittest.TestCase):
             with open(left) as file:
                 self.addCleanup(os.kill, int(file.read()), signal.SIGKILL)
 
+    def test_what_an_evidence_command_has_left_behind_ends_with_it(self):
+        left = os.path.join(suite.folder_of(self, "python"), "left")
+        with filetimer.Server("--evidence-command", f"sleep 60 & echo $! >'{left}'") as server:
+            run_python("import filetimer, time\nwith filetimer.expires(0.1): time.sleep(60)",
+                       env=dict(os.environ, FILETIMER_DIR=server.dir))
+            with open(left) as file:
+                pid = int(file.read())
+            wait_until(lambda: not is_alive(pid))
+
     def test_one_that_was_closed_holds_no_descriptor(self):
         kept = []
 

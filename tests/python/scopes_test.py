@@ -817,6 +817,43 @@ class WithoutSweeps(ServerCase):
             """)
         self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
 
+    def test_a_soft_deadline_wakes_the_server(self):
+        line = {"version": 1, "pid": os.getpid(), "scope_id": "line", "signal": 0,
+                "expiration_time": time.time() + 3600, "x_timeout_s": 3600, "x_soft_s": 0.3}
+        pathlib.Path(self.server.fifo).write_text(json.dumps(line) + "\n")
+        self.assertEqual(self.record("warned")["scope"], "line")
+        worker = self.start_worker("with filetimer.expires(3600, 'page', warn_after=0.3): time.sleep(60)")
+        self.assertEqual(self.record("warned", worker.pid)["scope"], "page")
+
+    def test_a_page_among_thousands_of_files_is_found_behind_a_full_pipe(self):
+        os.kill(self.server.pid, signal.SIGSTOP)
+        for number in range(3000):  # a look takes 256
+            pathlib.Path(f"{self.dir}/scopes/{number}").touch()
+        pipe = os.open(self.server.fifo, os.O_WRONLY | os.O_NONBLOCK)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(pipe, b"-" * 4095 + b"\n")
+        os.close(pipe)
+        worker = self.start_worker("with filetimer.expires(0.3): say('in'), time.sleep(60)")
+        worker.stdout.readline()
+        os.kill(self.server.pid, signal.SIGCONT)
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+
+
+class WarningHook(ServerCase):
+    options = ("--on-warning", "true", "--evidence", "none")
+
+    def test_it_runs_once_for_warnings_that_come_together(self):
+        line = {"version": 1, "pid": os.getpid(), "signal": 0, "expiration_time": time.time() + 3599.98,
+                "x_timeout_s": 3600, "x_soft_s": 0.001}  # it has passed
+        lines = (json.dumps({**line, "scope_id": scope}) + "\n" for scope in ("one", "two"))
+        pathlib.Path(self.server.fifo).write_text("".join(lines))
+        self.record("hook")
+        self.server.close()
+        self.record("server_stopped")  # it ended in order, behind its hooks
+        first, _ = self.records("warned")
+        self.assertEqual([each["id"] for each in self.records("hook")], [first["id"]])
+
 
 class MaxTimeout(ServerCase):
     options = ("--max-timeout", "100s")
@@ -847,6 +884,12 @@ class DryRun(ServerCase):
             suite.wait_until(lambda: len(os.listdir(self.dir + "/kills")) == 1)
         worker.communicate(timeout=suite.BOUND_S)
         suite.wait_until(lambda: not os.listdir(self.dir + "/kills"))
+
+    def test_verdicts_of_two_seconds_are_of_one_incident(self):
+        self.start_worker("with filetimer.expires(1.8), filetimer.expires(0.2): time.sleep(60)")
+        first, last = suite.wait_until(lambda: (found := self.records("expired"))[1:] and found)
+        began, judged = (each["deadline_mono_ns"] + each["overdue_ms"] * 1e6 for each in (first, last))
+        self.assertEqual(first["incident"] == last["incident"], judged - began <= 2e9)
 
 
 class ReleasedLate(ServerCase):

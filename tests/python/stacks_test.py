@@ -177,6 +177,20 @@ os.wait()
         assert in_child(child) == 0
         """, says="0\n1\n")
 
+    test_a_worker_that_is_to_get_no_signal_gets_none_for_them = worker_test("""
+        filetimer.configure()
+        log = filetimer.admin.status().log
+        def wait_for(event):
+            while f'"event":"{event}"' not in open(log).read():
+                time.sleep(0.01)
+        with filetimer.expires(60, warn_after=0.1):
+            wait_for("warned")
+        with filetimer.expires(0.1, signal=0):
+            wait_for("killed")
+        folder = os.environ["FILETIMER_DIR"] + "/scopes/.stacks/"
+        say([os.path.getsize(folder + each) for each in os.listdir(folder)])
+        """, says="[0]\n")
+
     def test_a_client_without_stacks_offers_none(self):
         evidence = self.evidence("filetimer.configure(stacks=False)\nexpire()\n")
         self.assertNotIn("python_threads", evidence)

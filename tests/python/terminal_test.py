@@ -280,7 +280,7 @@ class PipeOfAnotherServer(ServerCase):
     def test_no_pid_of_another_namespace_is_sent_to_it(self):
         prefix = ("unshare", "--pid", "--fork", "--mount-proc")
         if not shutil.which("unshare") or subprocess.run([*prefix, "true"], stderr=subprocess.DEVNULL).returncode:
-            self.skipTest("this machine does not allow a new pid namespace")
+            self.skipTest("unshare(1) makes no pid namespace here")
         run = self.run_client("run", "--timeout", "1h", "--", "true", prefix=prefix)
         self.assertEqual(run.returncode, 125)
         self.assertIn("lives in another pid namespace", run.stderr)
@@ -328,6 +328,19 @@ class ServerAroundCommand(TerminalCase):
         self.assertEqual(done.stdout, b"mine")
         with open(read) as file:
             self.assertEqual(set(file.read()), set(".\n"))
+
+    def test_a_kill_of_command_hits_what_its_orphans_have_started_behind_a_hook(self):
+        hooked, child = (os.path.join(self.folder, name) for name in ("hooked", "child"))
+        orphan = (f"until [ -e '{hooked}' ]; do sleep 0.01; done; sleep 60 & "
+                  f"echo $! >'{child}.new'; mv '{child}.new' '{child}'; wait")
+        command = (f"( ({orphan}) & ); '{CLIENT}' acquire --scope a --timeout 1h --warn-after 100ms; "
+                   f"until [ -e '{child}' ]; do sleep 0.01; done; '{CLIENT}' acquire --scope b --timeout 1ms; sleep 60")
+        done = subprocess.run(
+            [SERVER, "--dir", os.path.join(self.folder, "other"), "--evidence", "none", "--on-warning",
+             f"touch '{hooked}'", "--", "sh", "-c", command], timeout=BOUND_S)
+        self.assertEqual(done.returncode, 128 + signal.SIGKILL)
+        pid = int(pathlib.Path(child).read_text())
+        wait_until(lambda: state_of(pid) in ("", "Z"))
 
     def test_command_may_lock_as_much_memory_as_the_caller(self):
         done = subprocess.run(

@@ -44,8 +44,8 @@ struct ClientStage {
   // `before`.
   void check_patience(Instant before) {
     const Instant due = clients->advance({});
-    CHECK(due >= before + ControlClients::kPatience);
-    CHECK(due <= Instant::now() + ControlClients::kPatience);
+    CHECK(due >= before + 10s);
+    CHECK(due <= Instant::now() + 10s);
     const std::size_t count = clients->count();
     CHECK(clients->advance({due.ns - 1}) == due);
     CHECK(clients->count() == count);

@@ -332,8 +332,8 @@ TEST_CASE("of the scopes that a worker has ended an incident lists the latest, o
   const Instant when = Instant{} + 1h;
   EndedScopesByName ended;
   const auto end = [&](const char* name, Instant time) { ended[name].push_back({time, 1ms}); };
-  end("old", when + -(kIncidentPast + 1ns));
-  end("a", when + -kIncidentPast);
+  end("old", when + -(10min + 1ns));
+  end("a", when + -10min);
   end("a", when);
   end("b", when + -1s);
   end("b", when + 1s);
