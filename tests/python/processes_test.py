@@ -212,14 +212,14 @@ class Forks(ServerCase):
 
 
 class Restarts(ServerCase):
-    def wait_for_stage(self, stage):
-        kills = pathlib.Path(self.dir, "kills")
-        suite.wait_until(lambda: any(stage in each.read_text() for each in kills.glob("*")))
-
     def start_next(self):
         self.server.close()
         self.server = filetimer.Server(dir=self.dir)
         self.addCleanup(self.server.close)
+
+    def wait_for_stage(self, stage):
+        kills = pathlib.Path(self.dir, "kills")
+        suite.wait_until(lambda: any(stage in each.read_text() for each in kills.glob("*")))
 
     def test_the_next_server_kills_in_a_scope_that_has_the_name_of_idle_timeouts(self):
         self.server.close()
@@ -230,9 +230,7 @@ class Restarts(ServerCase):
             """)
         self.wait_for_stage("recorded")
         os.kill(self.server.pid, signal.SIGKILL)
-        self.server.close()
-        self.server = filetimer.Server(dir=self.dir)
-        self.addCleanup(self.server.close)
+        self.start_next()
         self.assertEqual(self.record("killed", worker.pid)["verdict"], "dead")
 
     def test_the_next_server_tells_of_workers_that_ended_while_none_ran(self):
@@ -253,9 +251,7 @@ class Restarts(ServerCase):
         for worker in killed, left:
             worker.kill()
             worker.wait()
-        self.server.close()
-        self.server = filetimer.Server(dir=self.dir)
-        self.addCleanup(self.server.close)
+        self.start_next()
         record = self.record("killed", killed.pid)
         self.assertEqual([record[field] for field in ("verdict", "reason", "rank", "local_rank", "job_id")],
                          ["dead", "the worker ended while no server was running", 3, 1, "77"])
@@ -276,8 +272,7 @@ class Restarts(ServerCase):
                 time.sleep(60)
             """)
         worker.stdout.readline()
-        self.server = filetimer.Server(dir=self.dir)
-        self.addCleanup(self.server.close)
+        self.start_next()
         self.assertEqual(worker.wait(suite.BOUND_S), -signal.SIGKILL)
 
     def test_the_next_server_names_the_scopes_that_ended_with_the_worker(self):
@@ -296,8 +291,7 @@ class Restarts(ServerCase):
         os.kill(self.server.pid, signal.SIGKILL)
         self.server.close()
         os.rename(copy, page)  # as if the server had been killed before it removed the page
-        self.server = filetimer.Server(dir=self.dir)
-        self.addCleanup(self.server.close)
+        self.start_next()
         os.kill(left, signal.SIGKILL)
         record = self.record("killed", worker.pid)
         self.assertEqual((record["verdict"], record["cancelled"]), ("dead", ["epoch"]))
@@ -313,9 +307,7 @@ class Restarts(ServerCase):
             """, prefix=(CLIENT, "run", "--"))
         self.wait_for_stage("recorded")
         os.kill(self.server.pid, signal.SIGKILL)
-        self.server.close()
-        self.server = filetimer.Server(dir=self.dir)
-        self.addCleanup(self.server.close)
+        self.start_next()
         self.assertEqual(self.record("killed")["verdict"], "dead")
 
     def test_the_next_server_kills_no_process_that_has_the_pid_of_a_target(self):
