@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Finds the small changes of a source in C++ or Python that make it another program: one operator,
-constant, condition, argument or statement each. Declarations, comments, texts and lines of the
-preprocessor stay as they are. A change may not compile.
+constant, condition, argument or statement each. Declarations, but for constants and, in Python, defaults
+of arguments, comments, texts and lines of the preprocessor stay as they are. A change may not compile.
 
 C++ is read by its tokens and brackets, and as clang-format writes it: a binary operator has a space
 on both sides, a bracket of a template and the sign of a reference do not.
@@ -39,7 +39,8 @@ OPERATORS = {
     ">=": [">", "<"], "&&": ["||"], "||": ["&&"], "+": ["-"], "-": ["+"], "*": ["/"], "/": ["*"],
     "%": ["/"], "+=": ["-="], "-=": ["+="], "&": ["|"], "|": ["&"], "|=": ["="], "<<": [">>"],
 }
-WORDS = {"true": ["false"], "false": ["true"], "min": ["max"], "max": ["min"]}
+WORDS = {"true": ["false"], "false": ["true"], "min": ["max"], "max": ["min"], "any_of": ["all_of"],
+         "all_of": ["any_of"], "none_of": ["any_of"]}
 
 TOKEN = re.compile(r"""
     (?P<skip>//[^\n]*|/\*.*?\*/|^[ \t]*\#(?:\\\n|[^\n])*)
@@ -122,8 +123,15 @@ class Cpp:
                     begin = at
             else:
                 if word == ";" or (word == ":" and self.words[at - 1] in ("public", "private", "protected")):
+                    if "constexpr" in self.words[begin:at]:
+                        self._constant(begin, at)
                     begin = at + 1
                 at += 1
+
+    def _constant(self, begin, end):
+        equals = next((at for at in self._top_level(begin, end) if self.words[at] == "="), end)
+        self.function = self.words[equals - 1]
+        self._expressions(equals + 1, end)
 
     def _top_level(self, begin, end):
         """The places in [begin, end) that are in no bracket."""
@@ -347,10 +355,14 @@ def python_changes(name, text):
 
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             function = f"{function}.{node.name}" if function else node.name
-            children, is_nested = node.body, False
+            children, is_nested = [*filter(None, (getattr(node, "args", None), *node.body))], False
+        elif isinstance(node, ast.arguments):
+            children = [*node.defaults, *filter(None, node.kw_defaults)]
         else:
             children = ast.iter_child_nodes(node)
-        if isinstance(node, ast.arguments) or isinstance(node, ast.AnnAssign) or (
+            if isinstance(node, ast.Assign) and not function:
+                function = text[slice(*span(node.targets[0]))]
+        if isinstance(node, ast.AnnAssign) or (
                 isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
             return
         if function:
