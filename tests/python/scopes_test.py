@@ -79,7 +79,8 @@ class Scopes(ConfiguredCase):
 
     def test_paused_stops_the_time_of_all_scopes_of_the_thread(self):
         with filetimer.expires(10, "x") as scope:
-            with filetimer.paused("checkpoint"):
+            with filetimer.paused("checkpoint") as region:
+                self.assertEqual(repr(region), "<filetimer.Paused 'checkpoint'>")
                 self.assertTrue(scope.times().paused)
                 self.assertEqual(self.open_scopes(), ["checkpoint", "x"])
             self.assertFalse(scope.times().paused)

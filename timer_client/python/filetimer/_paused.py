@@ -21,6 +21,9 @@ class Paused(Scope):
     def __call__(self, function: object, /) -> NoReturn:
         raise TypeError("a pause is no decorator: expected filetimer.Scope or expires()")
 
+    def __repr__(self) -> str:
+        return f"<filetimer.Paused {self.name!r}>"
+
 
 def paused(name: str | None = None, /, *, client: Client | None = None) -> Paused:
     """Returns a context that stops the time of all scopes that this thread has open or opens in it:
