@@ -100,7 +100,7 @@ void RecordLog::run() {
     }
     wants_open_ = std::exchange(reopen_, false) || wants_open_;
     entries_.splice(entries_.end(), queue_);  // they are this thread's until end_attempt()
-    oldest_entry_ = oldest_of(entries_);
+    oldest_entry_ = std::min(oldest_of(written_), oldest_of(entries_));
     busy_since_ = Instant::now();
     lock.unlock();
     Status done;
@@ -139,7 +139,7 @@ Status RecordLog::write_and_sync() {
     }
     const Status written = write_some();
     const bool is_full = is_regular_ && size_ >= max_bytes_;
-    if (!written || has_lost_ || is_full || written_ == std::ssize(entries_)) {
+    if (!written || has_lost_ || is_full || entries_.empty()) {
       const Status on_disk = sync();
       FILETIMER_TRY(written);
       FILETIMER_TRY(on_disk);
@@ -158,9 +158,9 @@ void RecordLog::end_attempt(const Status& done) {
     file_.reset();
   }
   busy_since_ = Instant::never();
-  oldest_entry_ = oldest_of(entries_);
+  oldest_entry_ = std::min(oldest_of(written_), oldest_of(entries_));
   queued_bytes_ = 0;
-  for (const auto* const entries : {&entries_, &queue_}) {
+  for (const auto* const entries : {&written_, &entries_, &queue_}) {
     for (const Entry& entry : *entries) {
       queued_bytes_ += entry.line.size();
     }
@@ -178,8 +178,7 @@ void RecordLog::end_attempt(const Status& done) {
 // records: a log whose disk fails for long must not get longer by all of them with each attempt.
 Status RecordLog::write_some() {
   std::string text;
-  const auto begin = std::next(entries_.begin(), written_);
-  auto end = begin;
+  auto end = entries_.begin();
   for (; end != entries_.end(); ++end) {
     const std::string& line = end->line;
     if (!text.empty() && (!is_regular_ || has_lost_ || text.size() + line.size() > kMostAtOnce ||
@@ -190,10 +189,10 @@ Status RecordLog::write_some() {
   }
   if (Status written = write_text(text); !written) {
     // There may be room for the first of them.
-    end = std::next(begin);
-    FILETIMER_TRY(write_text(begin->line));
+    end = std::next(entries_.begin());
+    FILETIMER_TRY(write_text(entries_.front().line));
   }
-  written_ += std::distance(begin, end);
+  written_.splice(written_.end(), entries_, entries_.begin(), end);
   return {};
 }
 
@@ -284,17 +283,16 @@ Status RecordLog::write_text(const std::string& lines) {
 // What was written before a sync that failed may be lost, and the kernel reports that once. So it
 // is written again.
 Status RecordLog::sync() {
-  const auto end = std::next(entries_.begin(), written_);
-  const bool is_any_written = std::exchange(written_, 0) != 0;
   // A pipe or a terminal has nothing to sync.
-  if (is_any_written && ::fdatasync(file_.get()) != 0 && errno != EINVAL && errno != ENOTSUP) {
+  if (!written_.empty() && ::fdatasync(file_.get()) != 0 && errno != EINVAL && errno != ENOTSUP) {
+    entries_.splice(entries_.begin(), written_);
     has_lost_ = true;
     return system_error(fmt::format("cannot sync the log '{}'", settings_.path));
   }
-  if (is_any_written) {
+  if (!written_.empty()) {
     has_lost_ = false;
-    synced_.store(std::prev(end)->number, std::memory_order_release);
-    entries_.erase(entries_.begin(), end);
+    synced_.store(written_.back().number, std::memory_order_release);
+    written_.clear();
   }
   return {};
 }

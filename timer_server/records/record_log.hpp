@@ -145,10 +145,10 @@ class RecordLog {
 
   // Used by the thread.
   UniqueFd file_;
-  std::list<Entry> entries_;    // not synced, in order
-  std::ptrdiff_t written_ = 0;  // of `entries_`, since the last sync
-  bool wants_open_ = false;     // reopen() was called, and the file was not opened since
-  bool has_lost_ = false;       // a sync has failed, and no record was synced since
+  std::list<Entry> written_;  // not synced, in order
+  std::list<Entry> entries_;  // behind these, not written
+  bool wants_open_ = false;   // reopen() was called, and the file was not opened since
+  bool has_lost_ = false;     // a sync has failed, and no record was synced since
   bool is_regular_ = false;
   FileIdentity identity_;        // of the file
   std::uint64_t size_ = 0;       // or less than the file has: other servers may append meanwhile
