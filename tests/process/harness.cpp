@@ -423,6 +423,7 @@ void Server::begin_stop() {
     send(acquire_far(marker.pid(), std::to_string(++markers)));
     return count(records(), "rejected") > 0;
   }));
+  let_pass(std::chrono::milliseconds{25});  // so that the next signal counts as a second one
 }
 
 ExitStatus Server::stop() {

@@ -215,7 +215,7 @@ class Server {
   // For a log that says what the test itself made up.
   void leave_log_unjudged(std::string_view reason) { unjudged_ = reason; }
 
-  // Sends SIGTERM. Returns when no new scope is granted any more.
+  // Sends SIGTERM. Returns when no new scope is granted any more, and a second signal counts.
   void begin_stop();
   // Sends SIGTERM and waits for the end.
   ExitStatus stop();

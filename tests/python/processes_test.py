@@ -296,6 +296,26 @@ class Restarts(ServerCase):
         record = self.record("killed", worker.pid)
         self.assertEqual((record["verdict"], record["cancelled"]), ("dead", ["epoch"]))
 
+    def test_the_scopes_of_a_worker_that_dies_while_the_server_looks_end_with_it(self):
+        worker = self.start_worker("""
+            say(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60"))
+            with filetimer.expires(60, "epoch"), filetimer.expires(0.3, signal=signal.SIGCONT, grace=60):
+                time.sleep(60)
+            """)
+        child = int(worker.stdout.readline())
+        self.wait_for_stage("signalled")
+        slow = subprocess.Popen([*with_slow("poll", "delay_exit", 400_000), "-p", str(self.server.pid)],
+                                stderr=subprocess.DEVNULL)
+        self.addCleanup(suite.end, slow)
+        status = pathlib.Path(f"/proc/{self.server.pid}/status")
+        suite.wait_until(lambda: slow.poll() is not None or "\nTracerPid:\t0\n" not in status.read_text())
+        if slow.poll() is not None:
+            self.skipTest("strace may not trace the server")
+        os.kill(child, signal.SIGKILL)
+        time.sleep(0.2)  # the server has found the worker alive, and has not looked at the child yet
+        worker.kill()
+        self.assertEqual(self.record("killed", worker.pid)["cancelled"], ["epoch"])
+
     def test_the_next_server_kills_an_idle_worker_that_has_a_scope_of_the_pipe_too(self):
         self.server.close()
         self.server = filetimer.Server("--evidence-command", "sleep 300", dir=self.dir)  # the signal waits for it
@@ -442,6 +462,26 @@ class Lines(WithoutMemory):
         suite.wait_until(lambda: [each["remaining_s"] > 60 for each in self.listed_scopes(renewed.pid)] == [True])
         self.assertEqual(self.listed_scopes(released.pid), [])
         self.assertEqual(self.records("expired"), [])
+
+
+class NewScopes(WithoutMemory):
+    over = 220  # less than the name has, and more than of its line is recorded
+
+    def test_those_that_cannot_be_opened_take_no_room_from_others(self):
+        worker = self.start_worker("time.sleep(600)")
+        with open(self.server.fifo, "w") as pipe:
+            for number in range(1000):
+                self.write(pipe, worker, str(number), 600)
+            pipe.write("no request\n")
+            pipe.flush()
+            self.record("rejected")  # the next one comes a second later, with all that follow
+            self.flag.touch()
+            for _ in range(24):
+                self.write(pipe, worker, "x" * 250, 600)
+            suite.wait_until(lambda: fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) == bytes(4), "lines are unread")
+            self.flag.unlink()
+            self.write(pipe, worker, "last", 600)
+        suite.wait_until(lambda: "last" in self.open_scopes(worker.pid))
 
 
 class Outcomes(WithoutMemory):

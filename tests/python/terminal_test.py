@@ -227,6 +227,13 @@ class Logs(ServerCase):
                                   timeout=BOUND_S)
             self.assertIn("pid 4711 hung in `step`", done.stdout)
 
+    def test_files_that_are_named_need_no_server(self):
+        log = '{"schema":1,"event":"expired","id":"x-1","pid":4711,"scope":"step"}\n'
+        for words in ("show", "-"), ("show", "x-1", "-"), ("report", "last", "-", "-o", "-"), ("log", "-"):
+            done = subprocess.run([CLIENT, *words, "--fifo", "/none"], input=log, stdout=subprocess.PIPE, text=True,
+                                  timeout=BOUND_S)
+            self.assertIn("4711", done.stdout)
+
 
 class OtherUsers(TerminalCase):
     def test_a_set_uid_program_is_a_process_of_the_user_that_it_runs_as(self):
@@ -276,6 +283,14 @@ class PipeOfAnotherServer(ServerCase):
         self.assertEqual(self.run_client("drain").returncode, 0)
         self.assertEqual(self.run_client(*acquire[:2], "new", *acquire[3:]).returncode, 6)
         self.assertEqual(self.open_scopes(), [])
+
+    def test_no_pid_of_a_kernel_thread_is_sent_to_it(self):
+        stat = pathlib.Path("/proc/2/stat")
+        if os.geteuid() or not stat.exists() or not int(stat.read_text().rpartition(")")[2].split()[6]) & 0x200000:
+            self.skipTest("no kernel thread of this user is in sight")
+        acquire = self.run_client("acquire", "--scope", "s", "--timeout", "1h", "--pid", "2")
+        self.assertEqual(acquire.returncode, 2)
+        self.assertIn("pid 2 is not a process's own id (a thread's?): expected a process\n", acquire.stderr)
 
     def test_no_pid_of_another_namespace_is_sent_to_it(self):
         prefix = ("unshare", "--pid", "--fork", "--mount-proc")

@@ -25,6 +25,9 @@ struct Transition {
 
 LifeCycle::Action LifeCycle::handle(Event event, Instant now) {
   using enum Action;
+  if (event == Event::kSignal && asked_ == Asked::kBySignal && now < signalled_ + kSecondSignal) {
+    return kNone;
+  }
   static constexpr Transition kTransitions[] = {
       {kAlone, Phase::kServing, kAny, Event::kSignal, Phase::kStopping, kFinishKills},
       {kAlone, Phase::kServing, kAny, Event::kShutdown, Phase::kStopping, kFinishKills},
@@ -52,6 +55,7 @@ LifeCycle::Action LifeCycle::handle(Event event, Instant now) {
            (each.condition & bit(asked_)) != 0;
   });
   if (event == Event::kSignal) {
+    signalled_ = now;
     asked_ = Asked::kBySignal;
   } else if (event == Event::kShutdown || event == Event::kForcedShutdown) {
     asked_ = std::max(asked_, Asked::kByRequest);

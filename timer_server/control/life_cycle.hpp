@@ -13,7 +13,7 @@ namespace filetimer {
 //
 //   LifeCycle life(LifeCycle::Kind::kAroundCommand);
 //   life.handle(LifeCycle::Event::kSignal, now);    // kAskCommandToEnd
-//   life.handle(LifeCycle::Event::kSignal, now);    // kKillCommand
+//   life.handle(LifeCycle::Event::kSignal, later);  // kKillCommand
 class LifeCycle {
  public:
   enum class Kind { kAlone, kAroundCommand };
@@ -31,7 +31,7 @@ class LifeCycle {
   enum class Asked {
     kNo,
     kByRequest,  // by a control request, which can be withdrawn until the server stops
-    kBySignal,   // by a signal: the next one kills COMMAND, or ends the wait for hooks
+    kBySignal,   // by a signal: a second one kills COMMAND, or ends the wait for hooks
   };
 
   enum class Event {
@@ -51,6 +51,9 @@ class LifeCycle {
     kKillCommand,      // and all its descendants; finish kills without grace periods
   };
 
+  // A signal that comes sooner after another one is the same request: a process manager may signal
+  // the process and its group.
+  static constexpr Duration kSecondSignal = std::chrono::milliseconds{25};
   static constexpr Duration kStopLimit = std::chrono::seconds{2};
   static constexpr Duration kHookLimit = std::chrono::seconds{10};
 
@@ -78,6 +81,7 @@ class LifeCycle {
   const Kind kind_;
   Phase phase_ = Phase::kServing;
   Asked asked_ = Asked::kNo;
+  Instant signalled_;  // when the last signal came that was not too soon
   Instant until_ = Instant::never();
 };
 

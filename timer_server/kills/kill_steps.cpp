@@ -311,9 +311,8 @@ bool Kills::wait_for_death(Kill& kill, Instant now) {
   if (!kill.has_news && now < kill.next_step_at) {
     return false;
   }
-  note_death(kill);
-  const std::vector<pid_t> alive = kill.targets.alive();
-  if (alive.empty()) {
+  note_death(kill);  // the only look at the worker: its death is noted before the kill ends
+  if (kill.worker_died && kill.targets.others_alive().empty()) {
     // All of them may have exited while they were being stopped.
     std::erase_if(kill.order.sent, [](const SentSignal& sent) { return sent.pids.empty(); });
     const bool was_signalled = !kill.order.sent.empty();
@@ -330,7 +329,7 @@ bool Kills::wait_for_death(Kill& kill, Instant now) {
     return true;
   }
   if (kill.worker_died || kill.order.sent.back().signal != SIGKILL) {
-    end_with_current_outcome(kill, alive);
+    end_with_current_outcome(kill);
   } else {
     start_last_evidence(kill, now);
   }
@@ -354,7 +353,7 @@ bool Kills::finish_unkillable(Kill& kill) {
   if (!kill.worker_died && kill.evidence) {
     return false;
   }
-  end_with_current_outcome(kill, kill.targets.alive());
+  end_with_current_outcome(kill);
   return true;
 }
 
@@ -370,11 +369,12 @@ void Kills::end_without_signal(Kill& kill) {
                                                     : "signal 0");
 }
 
-void Kills::end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive) {
+void Kills::end_with_current_outcome(Kill& kill) {
   const SentSignal& last = kill.order.sent.back();
   // Not if a security module, or a filter of system calls, forbids the server to send it.
   const bool was_sent = std::ranges::count(last.pids, kill.worker().pid) > 0;
   if (kill.worker_died) {
+    const std::vector<pid_t> alive = kill.targets.others_alive();
     end(kill, KillVerdict::kDead,
         alive.empty()
             ? std::string{}

@@ -244,11 +244,8 @@ void KillTargets::watch_ends(EventLoop& loop, const std::function<void()>& on_en
   }
 }
 
-std::vector<pid_t> KillTargets::alive() const {
+std::vector<pid_t> KillTargets::others_alive() const {
   std::vector<pid_t> pids;
-  if (worker_->is_alive()) {
-    pids.push_back(worker_->pid);
-  }
   for (const Process& process : others_) {
     if (process.is_alive()) {
       pids.push_back(process.pid);

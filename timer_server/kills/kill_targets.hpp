@@ -89,8 +89,8 @@ class KillTargets {
   // Calls `on_end` when one of the other targets ends. The owner of the workers watches the worker:
   // a loop can watch a descriptor once.
   void watch_ends(EventLoop& loop, const std::function<void()>& on_end);
-  // Returns the pids of the targets that are alive, the worker's first.
-  [[nodiscard]] std::vector<pid_t> alive() const;
+  // Returns the pids of the other targets that are alive.
+  [[nodiscard]] std::vector<pid_t> others_alive() const;
 
  private:
   void find();

@@ -417,7 +417,7 @@ void Kills::abandon() {
       continue;
     }
     note_death(*kill);
-    end_with_current_outcome(*kill, kill->targets.alive());
+    end_with_current_outcome(*kill);
   }
   kills_.clear();
   kill_of_.clear();

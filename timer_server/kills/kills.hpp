@@ -178,7 +178,7 @@ class Kills {
   [[nodiscard]] Instant end_of_wait(const Kill& kill) const;
 
   void end_without_signal(Kill& kill);
-  void end_with_current_outcome(Kill& kill, const std::vector<pid_t>& alive);
+  void end_with_current_outcome(Kill& kill);
   void end(Kill& kill, KillVerdict verdict, std::string_view reason);
 
   Core& core_;

@@ -107,9 +107,10 @@ Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
       return failure(
           fmt::format("{} scopes of this worker are open: no more fit", kMaxScopesPerWorker));
     }
+    Entry entry{.id = std::string(id)};  // what follows the choice of a slot takes no memory
     number = take_free_slot();
     std::erase_if(cancelled_, [&](const Cancelled& each) { return each.slot == number; });
-    entries_[number] = {.id = std::string(id)};
+    entries_[number] = std::move(entry);
     slot_at(number).shown_bytes.store(
         shown_bytes == id.size() ? 0 : static_cast<std::uint32_t>(shown_bytes), kRelaxed);
     by_id_.insert(place_of(id), number);

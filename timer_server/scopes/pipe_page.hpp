@@ -139,9 +139,10 @@ class PipePage final : public WorkerPage {
   }
   SlotNumber take_free_slot();
   void grow(std::size_t count) {
-    slots_.resize(count);
     entries_.resize(count);
-    free_.reserve(slots_.capacity());  // so that a release takes no memory
+    by_id_.reserve(entries_.capacity());
+    free_.reserve(entries_.capacity());  // so that a release takes no memory
+    slots_.resize(count);                // the last one: else a slot would be lost
   }
   void free(std::size_t slot) {
     slot_at(slot).deadline.store(slot_word::kFree, kRelaxed);

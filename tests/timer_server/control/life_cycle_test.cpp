@@ -14,7 +14,6 @@ using namespace std::chrono_literals;
 namespace {
 
 using Phase = LifeCycle::Phase;
-using Asked = LifeCycle::Asked;
 using Event = LifeCycle::Event;
 using Action = LifeCycle::Action;
 using Kind = LifeCycle::Kind;
@@ -71,20 +70,20 @@ TEST_CASE("A server makes the expected transition for each event in each state")
            {kAlone, {kAsk, kDone}, "Hr", "Es- Hr- Hr- Hr- Hr- Hr- Er-"},
            {kAlone, {kSignal, kDone}, "Hs", "Es- Hs- Hs- Hs- Hs- Hs- Es-"}}) {
     std::string row;
-    for (const Event event : kEvents) {
+    for (Instant now; const Event event : kEvents) {
       LifeCycle life(state.kind);
       for (const Event before : state.way) {
-        (void)life.handle(before, {});
+        (void)life.handle(before, now = now + LifeCycle::kSecondSignal);
       }
       REQUIRE(name_of(life) == state.name);
       CHECK(life.judges() == (std::string_view("SCX").find(state.name[0]) != std::string::npos));
       CHECK(life.is_stopping() ==
             (std::string_view("XHE").find(state.name[0]) != std::string::npos));
-      const Action action = life.handle(event, {});
+      const Action action = life.handle(event, now = now + LifeCycle::kSecondSignal);
       row += (row.empty() ? "" : " ") + name_of(life) + name_of(action);
+      CHECK((event != kSignal || life.handle(kSignal, now + 24ms) == Action::kNone));
     }
-    CAPTURE(state.name);
-    CHECK(row == state.expected);
+    CHECK_MESSAGE(row == state.expected, state.name);
   }
 }
 

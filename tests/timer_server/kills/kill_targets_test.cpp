@@ -127,7 +127,7 @@ TEST_CASE("A target that starts while others are found is found, too") {
     targets.wait_until_stopped(Instant{});
     const Child second;
     CHECK(targets.find_and_stop() != are_stopped);  // stopped ones are looked behind again
-    CHECK(std::ranges::count(targets.alive(), second.pid()) == 1);
+    CHECK(std::ranges::count(targets.others_alive(), second.pid()) == 1);
   }
 }
 

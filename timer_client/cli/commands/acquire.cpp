@@ -129,8 +129,9 @@ int run_timer(const TimerOptions& options, bool is_release) {
     return failed(system_error(fmt::format("cannot watch process {}", pid)).value().message, code);
   }
   // kill() accepts the id of a thread. pidfd_open() fails: with EINVAL, on newer kernels ENOENT.
+  const auto stat = read_stat(fmt::format("/proc/{}", pid));
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U)));
-  if (!process && (errno == EINVAL || errno == ENOENT)) {
+  if ((!process && (errno == EINVAL || errno == ENOENT)) || (stat && stat->is_kernel_thread)) {
     return failed(
         fmt::format("pid {} is not a process's own id (a thread's?): expected a process", pid),
         kExitUsage);

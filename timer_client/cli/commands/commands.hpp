@@ -73,11 +73,10 @@ struct Place {
 };
 // Also adds --log-level, which applies to the whole process.
 void add_place_options(CLI::App& app, Place& place);
-// Likewise for a command that reads the runtime directory and needs no pipe, or the `files` that
-// are named. Without files, `place.dir` becomes the directory of the pipe's server; --fifo is
-// refused if that is not known.
-void add_directory_options(CLI::App& app, Place& place,
-                           const std::vector<std::string>* files = nullptr);
+// Likewise for a command that reads the runtime directory and needs no pipe, or the files that are
+// named. Unless `has_files` returns true, `place.dir` becomes the directory of the pipe's server;
+// --fifo is refused if that is not known.
+void add_directory_options(CLI::App& app, Place& place, std::function<bool()> has_files = nullptr);
 
 // Returns the directory that was named. If none was, no server runs in the default one, and one
 // runs below it, returns that server's, after a line that says so.

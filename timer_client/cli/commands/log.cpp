@@ -208,7 +208,7 @@ Command add_log(CLI::App& root) {
   add_time_options(*app, options->time);
   add_name_option(*app, "--host", options->host, "HOST", "Only this host");
   app->add_flag("-f,--follow", options->follow, "Wait for more records until interrupted");
-  add_directory_options(*app, options->place, &options->files);
+  add_directory_options(*app, options->place, [&files = options->files] { return !files.empty(); });
   app->footer(
       "Examples:\n"
       "  timer_client log --since 1h --rank 3\n"

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 #include <algorithm>
@@ -77,10 +78,10 @@ void add_place_options(CLI::App& app, Place& place) {
       ->type_name("LEVEL");
 }
 
-void add_directory_options(CLI::App& app, Place& place, const std::vector<std::string>* files) {
+void add_directory_options(CLI::App& app, Place& place, std::function<bool()> has_files) {
   add_place_options(app, place);
-  app.parse_complete_callback([&place, files] {
-    if (place.fifo.empty() || (files != nullptr && !files->empty())) {
+  app.parse_complete_callback([&place, has_files = std::move(has_files)] {
+    if (place.fifo.empty() || (has_files && has_files())) {
       return;
     }
     const std::string folder = locate_server(place.dir, place.fifo).run_folder;
@@ -170,9 +171,11 @@ Result<int> parse_signal(std::string_view word) {
       number && *number >= 0 && *number <= kLastSignal) {
     return *number;
   }
-  const std::string_view name = word.starts_with("SIG") ? word.substr(3) : word;
+  std::string name(word);  // in either case, as GNU timeout
+  name.erase(0, ::strncasecmp(name.c_str(), "SIG", 3) == 0 ? 3 : 0);
   for (int signal = 1; signal <= kLastNamedSignal; ++signal) {
-    if (const char* known = ::sigabbrev_np(signal); known != nullptr && name == known) {
+    const char* const known = ::sigabbrev_np(signal);
+    if (known != nullptr && ::strcasecmp(name.c_str(), known) == 0) {
       return signal;
     }
   }

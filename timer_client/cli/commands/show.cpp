@@ -34,6 +34,15 @@ bool means_files(const std::string& word) {
          word.ends_with(".jsonl") || ::stat(word.c_str(), &st) == 0;
 }
 
+// Means the last verdict, and with it the cause of its incident.
+constexpr std::string_view kLastExpiry = "last";
+constexpr std::size_t kIdsListed = 5;
+
+// Returns whether the first word is an id. All others name files.
+bool begins_with_id(const std::vector<std::string>& words) {
+  return !words.empty() && (words[0] == kLastExpiry || !means_files(words[0]));
+}
+
 // The options of both commands.
 struct ExpiryOptions {
   std::vector<std::string> words;  // see chosen_expiry()
@@ -42,10 +51,6 @@ struct ExpiryOptions {
   bool json = false;                  // of show
   std::optional<std::string> output;  // of report
 };
-
-// Means the last verdict, and with it the cause of its incident.
-constexpr std::string_view kLastExpiry = "last";
-constexpr std::size_t kIdsListed = 5;
 
 using ExpiryKeys = std::vector<const ExpiryKey*>;
 
@@ -124,14 +129,13 @@ struct ChosenExpiry {
   int code = 0;                            // the exit code, not 0 if a log could not be read either
 };
 
-// Reads the logs that the words name. The first word is an id unless it is a path or the name of a
-// file or folder. Returns the expiry of that id or, for `last`, or if the command is about the
-// cause whichever expiry is named, that of the cause of its incident. Writes a line on standard
-// error for all that could not be read.
+// Reads the logs that the words name. Returns the expiry of that id or, for `last`, or if the
+// command is about the cause whichever expiry is named, that of the cause of its incident. Writes a
+// line on standard error for all that could not be read.
 ChosenExpiry chosen_expiry(const ExpiryOptions& options, bool wants_cause) {
   std::vector<std::string> files = options.words;
   std::string id(kLastExpiry);
-  if (!files.empty() && (files[0] == kLastExpiry || !means_files(files[0]))) {
+  if (begins_with_id(files)) {
     id = std::move(files[0]);
     files.erase(files.begin());
   }
@@ -276,7 +280,9 @@ Command add_expiry_command(CLI::App& root, const std::string& name, const std::s
                   "folders, or - for standard input [the server's]");
   add_name_option(*app, "--host", options->host, "HOST", "The host of ID, where two have the same");
   add_utc_option(*app);
-  add_directory_options(*app, options->place);  // words[0] may be an id
+  add_directory_options(*app, options->place, [&words = options->words] {
+    return words.size() > (begins_with_id(words) ? 1 : 0);
+  });
   add_own(*app, *options);
   app->footer(footer +
               "\n\nExit codes: 0 done, 1 failed (also for an unknown ID, and when one of the logs\n"

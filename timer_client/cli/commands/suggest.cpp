@@ -254,7 +254,7 @@ Command add_suggest(CLI::App& root) {
   add_parsed_option(*app, "--floor", options->rules.floor, parse_floor, "DUR",
                     "No timeout is shorter [1s]");
   add_time_options(*app, options->time);
-  add_directory_options(*app, options->place, &options->files);
+  add_directory_options(*app, options->place, [&files = options->files] { return !files.empty(); });
   app->footer(
       "Examples:\n"
       "  timer_client suggest\n"

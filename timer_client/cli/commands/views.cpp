@@ -77,6 +77,7 @@ std::vector<std::string> place_of(dom::object worker) {
   std::ranges::move(native_frames_of_main_thread(worker), std::back_inserter(place));
   for (const dom::object scope : objects_at(worker, "open_scopes")) {
     place.push_back(text_at(scope, "scope"));
+    place.emplace_back(flag_at(scope, "paused") ? "paused" : "");
   }
   place.push_back(text_at(worker, "job_id"));
   place.push_back(std::to_string(objects_at(worker, "open_scopes").size()));
@@ -90,19 +91,22 @@ std::vector<Group> groups_in(dom::object answer) {
   return groups;
 }
 
-// Returns "for 12.1 s of 30 s"; of several workers the longest time.
+// Returns "for 12.1 s of 30 s, paused"; of several workers that of the one that is longest in it.
 std::string scope_text(const Group& group, std::size_t index) {
-  double longest_s = 0;
-  Number timeout_s;
-  std::string name;
+  dom::object scope;
+  double longest_s = -1;
   for (const dom::object worker : group) {
-    const dom::object scope = objects_at(worker, "open_scopes")[index];
-    longest_s = std::max(longest_s, number_at(scope, "elapsed_s").value_or(0));
-    timeout_s = number_at(scope, "timeout_s");
-    name = text_at(scope, "scope");
+    const dom::object its = objects_at(worker, "open_scopes")[index];
+    const double elapsed_s = std::max(number_at(its, "elapsed_s").value_or(0), 0.0);
+    if (elapsed_s > longest_s) {
+      longest_s = elapsed_s;
+      scope = its;
+    }
   }
-  return fmt::format("`{}` for {}{}", name, seconds_text(longest_s),
-                     timeout_s ? " of " + seconds_text(*timeout_s) : "");
+  const Number timeout_s = number_at(scope, "timeout_s");
+  return fmt::format("`{}` for {}{}{}", text_at(scope, "scope"), seconds_text(longest_s),
+                     timeout_s ? " of " + seconds_text(*timeout_s) : "",
+                     flag_at(scope, "paused") ? ", paused" : "");
 }
 
 void add_group(Page& page, const Group& group) {

@@ -324,13 +324,25 @@ void IncidentRecords::add_workers(const ExpiredWorker& expired, const std::strin
 }
 
 Incident IncidentRecords::combine() const {
+  Incident incident = combine_at(shown_);
+  Incident first = at_first_expiry(incident);
+  return first.has_odd_group() && is_among(first.groups[0].workers, first.shown.worker)
+             ? std::move(first)
+             : std::move(incident);
+}
+
+Incident IncidentRecords::at_first_expiry(const Incident& incident) const {
+  return incident.has_odd_group() || incident.expired.empty() ? Incident{}
+                                                              : combine_at(incident.expired[0]);
+}
+
+Incident IncidentRecords::combine_at(const ExpiredWorker& around) const {
   Incident incident;
   incident.shown = shown_;
-  const ExpiredWorker& around = incident.shown;
-  // The expiry of each machine whose incident record counts: the one that is shown, or else the
-  // nearest. A warning names no incident, but may have led to one.
+  // The expiry of each machine whose incident record counts: `around`, or else the nearest. A
+  // warning names no incident, but may have led to one.
   std::map<std::string, const ExpiredWorker*> nearest;
-  std::map<std::string, std::set<std::string>> machines{{around.worker.host, {around.machine}}};
+  std::map<std::string, std::set<std::string>> machines{{shown_.worker.host, {shown_.machine}}};
   for (const ExpiredWorker& one : expired_) {
     if (is_one_incident(one, around)) {
       incident.expired.push_back(one);
@@ -339,9 +351,9 @@ Incident IncidentRecords::combine() const {
       at->second = apart_us(one, around) < apart_us(*at->second, around) ? &one : at->second;
     }
   }
-  if (const auto at = nearest.try_emplace(around.machine, &around).first;
-      !around.incident.empty()) {
-    at->second = &around;
+  nearest.try_emplace(shown_.machine, &shown_);
+  if (!around.incident.empty()) {
+    nearest[around.machine] = &around;
   }
   std::ranges::stable_sort(incident.expired, {}, [](const ExpiredWorker& one) {
     return one.deadline_us.value_or(std::numeric_limits<std::int64_t>::max());
@@ -366,13 +378,14 @@ Incident IncidentRecords::combine() const {
   incident.machines = nearest.size();
   incident.groups = groups_of(std::move(workers));
   incident.may_be_two_jobs = incident.may_be_two_jobs && has_two_of_one_rank(incident.groups);
-  incident.shown.worker.host = host_name(around);
+  incident.shown.worker.host = host_name(shown_);
   return incident;
 }
 
 ExpiryKey cause_of(const IncidentRecords& records) {
   const Incident incident = records.combine();
-  const ExpiredWorker* const cause = incident.cause();
+  const Incident first = records.at_first_expiry(incident);
+  const ExpiredWorker* const cause = (first.has_odd_group() ? first : incident).cause();
   return cause == nullptr
              ? records.key()
              : ExpiryKey{host_of(cause->machine), cause->id, cause->worker.pid, cause->time_us};

@@ -164,10 +164,15 @@ class IncidentRecords {
   // line, which is valid as long as this.
   void each(const std::function<void(const Record&)>& call) const;
   [[nodiscard]] const ExpiryKey& key() const { return key_; }
-  // Returns the incident of the expiry without its workers and outputs, as it was at that time.
+  // Returns the incident of the expiry without its workers and outputs, as it was at that time. Or
+  // as it was at the first expiry, if only then the worker that is shown was the odd one out: the
+  // ranks that waited for it may have been killed since.
   [[nodiscard]] Incident combine() const;
+  // Returns it as it was at the first expiry. Empty: it has an odd group or no expiry.
+  [[nodiscard]] Incident at_first_expiry(const Incident& incident) const;
 
  private:
+  [[nodiscard]] Incident combine_at(const ExpiredWorker& around) const;
   // Returns the incident record of the expiry. It is valid until another one is parsed.
   [[nodiscard]] std::optional<Record> record_of(const ExpiredWorker& expired) const;
   void add_workers(const ExpiredWorker& expired, const std::string& host, const Integer& moment_us,
