@@ -314,18 +314,17 @@ inline grow_slot_count() {
 
 /* Nothing of what comes before the deadline can be seen while the slot is free, but for the number
  * of slots, which says as much as it did as long as the slot is free. So it is one step.
- * code: timer_client/client/page/own_page.cpp OwnPage::claim c0195f32
- * code: timer_client/client/page/own_page.cpp OwnPage::slot_for 97592c10
+ * code: timer_client/client/page/own_page.cpp OwnPage::claim 50e458a6
+ * code: timer_client/client/page/own_page.cpp OwnPage::slot_for 65efffa7
  * code: timer_client/client/page/own_page.cpp OwnPage::slot_from_pool 2e51b2ee
  * code: timer_client/client/page/own_page.cpp OwnPage::new_slot dc40e893
- * code: timer_client/client/page/own_page.cpp OwnPage::take_idle_of_other_threads a631b398
- * code: timer_client/client/page/page_scope.hpp claim_without_lock b4b57467
+ * code: timer_client/client/page/page_scope.hpp claim_without_lock 1ce475ef
  * code: timer_client/client/page/thread_slots.hpp is_free 87bebbcd
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::next_idle 47dad1aa
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::bind f31430f6
  * code: common/wake_protocol.hpp begin_writing_slot 3ca8d88c
  * code: timer_client/client/page/page_scope.hpp deadline_word 72658997
- * code: timer_client/client/page/page_scope.hpp open_scope_until fc7afaeb
+ * code: timer_client/client/page/page_scope.hpp open_scope_until 74f71d10
  * code: timer_client/client/page/page_scope.hpp open_scope_for 5d5bbaaa
  * code: timer_client/client/page/page_scope.hpp open_scope dc373fc1
  * code: common/wake_protocol.hpp set_deadline d55e4685 */
@@ -655,7 +654,7 @@ end:
        fi }
   /* take_verdict_back()
    * code: common/wake_protocol.hpp take_verdict_back fa5d051a
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::reopen 28f4134a */
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::reopen 9d074e5e */
   :: d_step { server_at == TAKE_BACK ->
        if
        :: IS_EXPIRED(word[i]) -> word[i] = word[i] - LAST; REACHED(W_TAKEN_BACK)
@@ -865,9 +864,8 @@ active proctype Clock() {
 
 /* --- what no step stands for, and still chooses an order of memory ---
  *
- * Soft deadlines, idle timeouts, pauses, statistics, the fields of a slot, and slots that one
- * thread takes from another. When one of these changes, compare it with the argument at its
- * function, and with the tests of it.
+ * Soft deadlines, idle timeouts, pauses, statistics and the fields of a slot. When one of these
+ * changes, compare it with the argument at its function, and with the tests of it.
  * code: common/wake_protocol.hpp must_wake_to_warn ef3e2a4a
  * code: common/wake_protocol.hpp begin_idle_watch e2b82fe7
  * code: common/wake_protocol.hpp must_wake_at c3ffd40a
@@ -887,7 +885,6 @@ active proctype Clock() {
  * code: timer_client/client/page/page_scope.cpp open_suspended 58d1830b
  * code: timer_client/client/page/page_scope.cpp renew_after_pause f8f9b149
  * code: timer_client/client/page/thread_slots.cpp ThreadSlots::take b9a0980b
- * code: timer_client/client/page/thread_slots.cpp ThreadSlots::give_up_idle dc857184
  * code: timer_client/client/page/page_statistics.hpp count_scope 27d05e39
  * code: timer_client/client/page/page_statistics.hpp take 6064c27b
  * code: common/page_reader.cpp read_slot 221c7ccf

@@ -366,7 +366,7 @@ class Misuse(ConfiguredCase):
                 assert watched.is_open
             """)
         self.assertEqual(worker.communicate(timeout=BOUND_S)[1],
-                         f"filetimer[{worker.pid}] warning: 1024 scopes are open in this process, "
+                         f"filetimer[{worker.pid}] warning: the threads of this process hold 1024 slots for scopes, "
                          "which is the limit: 'one more' is not watched, and neither are others beyond it\n")
         self.assertEqual(worker.returncode, 0)
 

@@ -103,8 +103,9 @@ SlotHandle* TimerClient::State::claim_with_lock(ScopeKey key) {
       said_limit_in.exchange(fork_watch::count()) != fork_watch::count()) {
     const std::string reason =
         page().has_all_slots()
-            ? fmt::format("{} scopes are open in this process, which is the limit",
-                          kMaxScopesPerWorker)
+            ? fmt::format(
+                  "the threads of this process hold {} slots for scopes, which is the limit",
+                  kMaxScopesPerWorker)
             : std::string("the scope page of this process cannot grow, as on a full disk");
     messages::notice("{}: '{}' is not watched, and neither are others beyond it", reason,
                      printable(shown_name(key)));

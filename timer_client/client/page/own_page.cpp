@@ -3,13 +3,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/membarrier.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <new>
@@ -32,19 +29,8 @@ using std::chrono::seconds;
 constexpr Duration kLookPeriod = seconds{1};
 // The time between two attempts to make a page, so that not every scope tries.
 constexpr Duration kCreationPause = seconds{1};
-// How often idle slots are taken from other threads while some threads are entering a scope, which
-// takes a tenth of a microsecond unless the thread was preempted.
-constexpr int kTakings = 100;
 
 constexpr pthread_key_t kNoKey = ~pthread_key_t{0};
-
-// Makes every thread of the process pass a full memory barrier. Returns false if the kernel does
-// not support that.
-bool barrier_in_all_threads() {
-  const auto membarrier = [](int command) { return ::syscall(SYS_membarrier, command, 0, 0); };
-  return membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0 &&
-         membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0;
-}
 
 // Runs at the end of each thread that has slots.
 void end_of_thread(void*) {
@@ -151,7 +137,6 @@ Status OwnPage::make_folders() const {
 
 void OwnPage::become_child() noexcept {
   next_look_.store(0, std::memory_order_relaxed);
-  is_taking_.store(false, std::memory_order_relaxed);  // a thread of the parent may have set it
   next_creation_ = {};
   tracing_incarnation_ = kNoIncarnation;
   regions_.clear();
@@ -236,7 +221,6 @@ SlotHandle* OwnPage::claim(ScopeKey key) {
     slots.bind(*handle, key, shown, entry);
     slots.make_shortcut(key, *handle);
   }
-  slots.is_entering.store(true, std::memory_order_relaxed);
   return handle;
 }
 
@@ -264,21 +248,9 @@ SlotHandle* OwnPage::slot_for(ThreadSlots& slots) {
     handle = new_slot();
   }
   if (handle == nullptr) {
-    if (SlotHandle* const own = slots.next_idle()) {
-      return own;
-    }
-    for (int i = 0; i < kTakings && handle == nullptr; ++i) {
-      const bool all_were_asked = take_idle_of_other_threads(slots);
-      handle = slot_from_pool();
-      if (all_were_asked) {
-        break;
-      }
-      ::sched_yield();
-    }
+    return slots.next_idle();
   }
-  if (handle != nullptr) {
-    slots.take(*handle);
-  }
+  slots.take(*handle);
   return handle;
 }
 
@@ -316,30 +288,6 @@ SlotHandle* OwnPage::new_slot() {
   return &handle;
 }
 
-// Takes idle slots from other threads, which keep slots for the names that they use: many threads
-// may hold all slots. See thread_slots.hpp for the protocol. Returns false if a thread was skipped
-// because it was entering a scope.
-bool OwnPage::take_idle_of_other_threads(const ThreadSlots& taker) {
-  bool all_were_idle = true;
-  is_taking_.store(true, std::memory_order_seq_cst);
-  if (barrier_in_all_threads()) {
-    for (const auto& slots : current_->threads) {
-      if (slots.get() == &taker) {
-        continue;
-      }
-      // Pairs with the store at the end of open_scope(): the thread has finished with its slots.
-      if (slots->is_entering.load(std::memory_order_acquire)) {
-        all_were_idle = false;
-      } else {
-        slots->give_up_idle(current_->free);
-      }
-    }
-  }
-  // Pairs with the load in claim_without_lock().
-  is_taking_.store(false, std::memory_order_release);
-  return all_were_idle;
-}
-
 bool OwnPage::watch_idleness(const IdleTimeout& idle) {
   idle_timeouts_.push_back(idle);
   return current_ && begin_idle_timeout(idle);
@@ -348,12 +296,6 @@ bool OwnPage::watch_idleness(const IdleTimeout& idle) {
 bool OwnPage::begin_idle_timeout(const IdleTimeout& idle) {
   SlotHandle* handle = slot_from_pool();
   handle = handle != nullptr ? handle : new_slot();
-  if (handle == nullptr) {
-    ThreadSlots& own = slots_of_this_thread();  // is not entering a scope
-    own.give_up_idle(current_->free);
-    take_idle_of_other_threads(own);
-    handle = slot_from_pool();
-  }
   if (handle == nullptr) {
     return false;
   }

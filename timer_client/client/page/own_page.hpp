@@ -82,9 +82,9 @@ class OwnPage {
   // Makes the page file if this process has none yet, and announces it. Fails without a status
   // page.
   Status make(bool allow_tracing);
-  // Returns a slot in which this thread can open a scope. The slot is bound to `key`, and no other
-  // thread takes it while this thread is_entering. Null: kMaxScopesPerWorker scopes are open (see
-  // has_all_slots()), the disk is full, or the page cannot be made. May throw std::bad_alloc.
+  // Returns a slot in which this thread can open a scope. The slot is bound to `key`. Null: the
+  // threads have all slots and this one has none free (see has_all_slots()), the disk is full, or
+  // the page cannot be made. May throw std::bad_alloc.
   SlotHandle* claim(ScopeKey key);
   struct IdleTimeout {
     Duration timeout;
@@ -117,8 +117,7 @@ class OwnPage {
   // Returns whether a thread is in a paused region, whose scopes must stay on one page.
   [[nodiscard]] bool is_any_thread_suspended() const { return current_ && !regions_.empty(); }
   [[nodiscard]] bool allows_tracing() const { return allows_tracing_; }
-  // Returns whether the page has as many slots as it may have: if claim() returns null, all are
-  // open.
+  // Returns whether the page has as many slots as it may have.
   [[nodiscard]] bool has_all_slots() const {
     return current_ && current_->handles.size() >= kMaxScopesPerWorker;
   }
@@ -148,9 +147,6 @@ class OwnPage {
   void replace_timeouts(const ReplacedTimeouts& timeouts) {
     replaced_timeouts_.store(&timeouts, std::memory_order_release);
   }
-  // Returns whether a thread takes slots from others, see thread_slots.hpp. Acquire: pairs with the
-  // end of a taking.
-  [[nodiscard]] bool is_taking() const { return is_taking_.load(std::memory_order_acquire); }
   // Returns whether ProcessPages::look_again() is due.
   [[nodiscard]] bool is_look_due(std::int64_t now) const {
     return now >= next_look_.load(std::memory_order_relaxed);
@@ -186,6 +182,10 @@ class OwnPage {
   }
   // Must be called by threads that have a slot of the page, as the next member.
   [[nodiscard]] PageLayout layout() const { return current_->file->layout(); }
+  // Returns how many slots were ever used. Relaxed: only chooses how many slots a thread keeps.
+  [[nodiscard]] std::size_t slots() const {
+    return layout().header().slots.load(std::memory_order_relaxed);
+  }
   // Returns false if no further name can get statistics.
   [[nodiscard]] bool may_have_statistics() const { return current_->statistics.may_have_more(); }
 
@@ -210,7 +210,6 @@ class OwnPage {
   SlotHandle* slot_from_pool();
   SlotHandle* new_slot();
   bool begin_idle_timeout(const IdleTimeout& idle);
-  bool take_idle_of_other_threads(const ThreadSlots& taker);
   void announce() noexcept;
   Sent send_wake_up() noexcept;
   void log_reader_change(Sent sent) noexcept;
@@ -222,7 +221,6 @@ class OwnPage {
 
   const BoardView view_;
   std::atomic<bool> notes_releases_{false};
-  std::atomic<bool> is_taking_{false};  // written with the ProcessLock
   std::atomic<const ReplacedTimeouts*> replaced_timeouts_{nullptr};
   std::atomic<std::int64_t> next_look_{0};  // CLOCK_MONOTONIC. Relaxed: orders no other data
   const std::string dir_;

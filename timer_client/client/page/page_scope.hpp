@@ -57,8 +57,8 @@ inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int
   return now + (granted > kMaxTimeout.count() ? slot_word::kNoDeadline : granted);
 }
 
-// Returns a slot of this thread for a scope of `key`, without the lock. The thread is_entering from
-// then on, so no taker takes the slot. Null: call OwnPage::claim().
+// Returns a slot of this thread for a scope of `key`, without the lock. Null: call
+// OwnPage::claim().
 [[gnu::always_inline]] inline SlotHandle* claim_without_lock(OwnPage& page, ScopeKey key) {
   ThreadSlots* slots = t_slots;
   if (slots == nullptr || &slots->page != &page || slots->fork_count != fork_watch::count()) {
@@ -67,20 +67,8 @@ inline std::int64_t deadline_word(const Board& board, std::int64_t now, std::int
       return nullptr;
     }
   }
-  slots->is_entering.store(true, std::memory_order_relaxed);
-  // Only the compiler must keep the order: the taker's barrier orders the processor.
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  SlotHandle* handle = nullptr;
-  if (!page.is_taking()) {
-    handle = slots->find(key);
-    if (handle == nullptr) {
-      handle = slots->find_further(key);
-    }
-  }
-  if (handle == nullptr) {
-    slots->is_entering.store(false, std::memory_order_release);
-  }
-  return handle;
+  SlotHandle* const handle = slots->find(key);
+  return handle != nullptr ? handle : slots->find_further(key);
 }
 
 // Bits for what the caller must do after a scope was opened or renewed; rarely any is set.
@@ -107,8 +95,6 @@ inline constexpr unsigned kLook = 2;  // ProcessPages::look_again()
   slot.flags.store(terms.flags, kRelaxed);
   slot.code_timeout_ms.store(terms.code_timeout_ms, kRelaxed);
   set_deadline(slot, word);
-  // Pairs with the load of a thread that takes slots: this slot is in use now.
-  slots.is_entering.store(false, std::memory_order_release);
   return (must_wake(board, slot, word) ? todo::kWake : 0) |
          (handle.page->is_look_due(now) ? todo::kLook : 0);
 }

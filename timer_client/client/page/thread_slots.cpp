@@ -103,10 +103,11 @@ SlotHandle* ThreadSlots::next_idle() {
 }
 
 bool ThreadSlots::has_enough_idle() const {
+  const std::size_t enough = page.slots() < kSlotsForMany ? kMaxIdleSlots : 1;
   std::size_t idle = 0;
   return std::ranges::any_of(handles, [&](const SlotHandle* handle) {
     idle += handle->is_free() ? 1U : 0U;
-    return idle >= kMaxIdleSlots;
+    return idle >= enough;
   });
 }
 
@@ -132,7 +133,6 @@ void ThreadSlots::bind(SlotHandle& handle, ScopeKey key, const std::string& show
   write_name(page.layout().name(handle.index), shown);
 }
 
-// Allocates nothing, so giving up a slot cannot fail.
 void ThreadSlots::unbind(SlotHandle& handle) {
   const auto [begin, end] = by_name_.equal_range(Name{handle.given, handle.tag});
   const auto found =
@@ -142,23 +142,6 @@ void ThreadSlots::unbind(SlotHandle& handle) {
   }
   handle.tag = SlotHandle::kUnbound;
   handle.statistics = nullptr;
-}
-
-void ThreadSlots::give_up_idle(std::vector<SlotHandle*>& to) {
-  std::erase_if(handles, [&](SlotHandle* handle) {
-    if (!handle->is_free()) {
-      return false;
-    }
-    unbind(*handle);
-    for (Shortcut& shortcut : shortcuts_) {
-      if (shortcut.handle == handle) {
-        shortcut = {};
-      }
-    }
-    handle->owner.store(nullptr, std::memory_order_relaxed);
-    to.push_back(handle);
-    return true;
-  });
 }
 
 void ThreadSlots::make_shortcut(ScopeKey key, SlotHandle& handle) {

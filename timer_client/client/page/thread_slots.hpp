@@ -1,20 +1,6 @@
 // The slots of the scope page that one thread holds, each bound to the name it was last used for,
-// so that entering a scope again needs no lock, no allocation and no data of other threads.
-//
-// A thread uses its ThreadSlots without a lock, and yet another thread, the taker, may have to take
-// idle slots from it when the page has no free slot. So a thread first stores that it is entering a
-// scope, then loads whether it must stop. The taker first stores that the thread must stop, then
-// makes all threads pass a barrier (membarrier(2)), then loads whether the thread is entering:
-//
-//     thread                               taker (with the ProcessLock)
-//     ------                               -----
-//     is_entering = true                   is_taking = true
-//     (the barrier falls here or not)      membarrier: a full barrier in every thread
-//     stop if is_taking                    leave the thread alone if is_entering
-//
-// If the thread's load came before the barrier, so did its store, and the taker sees the store. If
-// the load came after the barrier, it sees is_taking. Only the taker pays for the barrier: the
-// thread's two stores and one load have no measurable cost.
+// so that entering a scope again needs no lock, no allocation and no data of other threads. No
+// other thread uses these slots until the thread ends.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -119,9 +105,11 @@ struct alignas(64) SlotHandle {
   }
 };
 
-// How many slots that are not in use a thread keeps. Changing between more names than this is
-// slower.
+// How many slots that are not in use a thread keeps for its names, before it binds one of them to
+// another name: changing between more names than this is slower. Once the threads have half of the
+// page's slots, each keeps one, so that the other half suffices for many more threads.
 inline constexpr std::size_t kMaxIdleSlots = 8;
+inline constexpr std::size_t kSlotsForMany = kMaxScopesPerWorker / 2;
 
 class alignas(64) ThreadSlots {
  public:
@@ -130,7 +118,7 @@ class alignas(64) ThreadSlots {
   // Returns this thread's slots on `page`; null: it has none yet.
   static ThreadSlots* of_this_thread(const OwnPage& page);
 
-  // --- this thread, without a lock, while is_entering ---
+  // --- this thread, without a lock ---
 
   // Returns a free slot bound to `key`, if the shortcut of the key leads to one; else null.
   [[nodiscard, gnu::always_inline]] SlotHandle* find(ScopeKey key) const {
@@ -143,7 +131,7 @@ class alignas(64) ThreadSlots {
   // enough of them and that needs no lock. Null: claim one with the lock.
   SlotHandle* find_further(ScopeKey key) noexcept;
 
-  // --- with the ProcessLock, and the thread not entering ---
+  // --- this thread, with the ProcessLock ---
 
   // As find_further(), but rebinds no slot of another key.
   SlotHandle* find_bound(ScopeKey key) noexcept;
@@ -152,14 +140,11 @@ class alignas(64) ThreadSlots {
   [[nodiscard]] bool has_enough_idle() const;
   void take(SlotHandle& handle);
   void bind(SlotHandle& handle, ScopeKey key, const std::string& shown, SlotStatistics* statistics);
-  // Moves the slots that are not in use to the end of `to`, which has room for them.
-  void give_up_idle(std::vector<SlotHandle*>& to);
   void make_shortcut(ScopeKey key, SlotHandle& handle);
 
   OwnPage& page;
   const unsigned fork_count;
   const pid_t tid;
-  std::atomic<bool> is_entering{false};  // written by the thread alone
   // Whether the thread is in a paused region. Written with the lock, read by the thread.
   std::atomic<bool> is_suspended{false};
 
