@@ -374,6 +374,32 @@ except filetimer.ScopeExpired:
     say(scope.release())
 """, says="caught\nFalse\n")
 
+    test_one_that_is_entered_again_while_another_thread_releases_it_raises = soft_test("""
+scope = soft(0.3, grace=3)
+is_released, is_entered = threading.Event(), threading.Event()
+def wait_before_it_is_forgotten(frame, event, function):
+    if (frame.f_code.co_name, event) == ("_forget", "c_return"):
+        sys.setprofile(None)
+        is_released.set()
+        is_entered.wait()
+def release():
+    sys.setprofile(wait_before_it_is_forgotten)
+    scope.release()
+    sys.setprofile(None)
+    is_released.set()
+scope.acquire()
+thread = threading.Thread(target=release)
+thread.start()
+is_released.wait()
+scope.acquire()
+is_entered.set()
+thread.join()
+try:
+    hang()
+except filetimer.ScopeExpired as error:
+    say(error.scope)
+""", says="x\n")
+
     test_the_deadline_of_the_outer_entry_raises_inside_a_recursion = soft_test("""
 def work(scope):
     with scope:

@@ -270,6 +270,14 @@ filetimer.close()
 in_child(rank)
 """, says="False False 0\nTrue True 0\n", TESTS=sys.path[0])
 
+    def test_so_is_one_whose_directory_has_a_name_that_is_no_text(self):
+        self.run_worker(RANK + """
+def rank():
+    say(ascii(train_one_step()._client.target)[-15:])
+filetimer.configure()
+in_child(rank)
+""", says="udcff/requests'\n", TESTS=sys.path[0], FILETIMER_DIR=self.dir + "\udcff", FILETIMER_LOG_LEVEL="error")
+
     def test_the_idle_timeout_ends_with_the_training_and_begins_with_the_next_one(self):
         worker = self.start_rank("""
 def is_alive():

@@ -475,6 +475,12 @@ class OwnServer(unittest.TestCase):
                 pid = int(file.read())
             wait_until(lambda: not is_alive(pid))
 
+    def test_it_ends_although_its_caller_has_blocked_every_signal(self):
+        script = ("import filetimer, os, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n"
+                  "server = filetimer.Server()\nserver.close()\n"
+                  "assert not os.path.exists(os.path.dirname(server.dir))")
+        self.assertEqual(run_python(script).returncode, 0)
+
     def test_one_that_was_closed_holds_no_descriptor(self):
         kept = []
 
@@ -582,6 +588,14 @@ sys.exit(status)
                 unittest.mock.patch.object(_server.tempfile, "mkdtemp", lambda **_: os.mkdir(made) or made):
             filetimer.Server("-" * 200_000, executable=SERVER)
         self.assertFalse(os.path.exists(made))
+        ends = os.pipe()
+        with self.assertRaisesRegex(filetimer.ServerUnavailable, "Too many open files"), \
+                unittest.mock.patch.object(_server.tempfile, "mkdtemp", lambda **_: os.mkdir(made) or made), \
+                unittest.mock.patch.object(_server.os, "pipe", side_effect=[ends, OSError(0, "Too many open files")]):
+            filetimer.Server()
+        self.assertFalse(os.path.exists(made))
+        for number in ends:
+            self.assertRaises(OSError, os.fstat, number)
         with self.assertRaises(errors.InvalidArgument):
             filetimer.Server(3)
         environment = dict(os.environ, PATH="/nowhere")

@@ -154,6 +154,13 @@ class Torch(ServerCase):
                 self.assertEqual(worker.wait(timeout=60), -number)
                 self.assertEqual(self.record("expired", worker.pid)["scope"], "forward")
 
+    def test_a_default_name_may_have_a_path_that_is_no_text(self):
+        client = filetimer.torch.FileTimerClient(self.pipe)
+        client.acquire("/\udcff/train.py#7", math.inf)
+        self.assertEqual(self.open_scopes(), ["/?/train.py#7"])
+        client.release("/\udcff/train.py#7")
+        self.assertEqual(self.open_scopes(), [])
+
     def test_a_negative_time_is_a_release_and_a_negative_signal_is_none(self):
         client = filetimer.torch.FileTimerClient(self.pipe, -1)
         client.acquire("x", math.inf)

@@ -142,8 +142,12 @@ def client_of_callback(idle_timeout: _Seconds | None) -> Client | None:
     parents = _native._default_client()
     if _configured_in == os.getpid() or parents.closed:
         return None
-    return Client(os.path.dirname(parents.target) or None, idle_timeout=idle_timeout,
-                  stacks=parents._has_stacks)
+    folder = os.path.dirname(parents.target)
+    try:
+        folder.encode()
+    except UnicodeEncodeError:  # the environment names it: an argument that is no UTF-8 is refused
+        folder = ""
+    return Client(folder or None, idle_timeout=idle_timeout, stacks=parents._has_stacks)
 
 
 def _make_default() -> None:

@@ -37,28 +37,30 @@ class Each(Generic[_T]):
         return len(self._iterable)
 
     def __iter__(self) -> Iterator[_T]:
+        items: list[_T] = []  # not a variable: it would keep the item until the next one is there
         iterator: Iterator[_T] | None = None
         while True:
             with self._first if iterator is None else self._scope:
                 if iterator is None:
                     iterator = iter(self._iterable)
                 try:
-                    item = next(iterator)
+                    items.append(next(iterator))
                 except StopIteration:
                     return
-            yield item
+            yield items.pop()
 
     async def __aiter__(self) -> AsyncIterator[_T]:
+        items: list[_T] = []
         iterator: AsyncIterator[_T] | None = None
         while True:
             with self._first if iterator is None else self._scope:
                 if iterator is None:
                     iterator = self._iterable.__aiter__()
                 try:
-                    item = await iterator.__anext__()
+                    items.append(await iterator.__anext__())
                 except StopAsyncIteration:
                     return
-            yield item
+            yield items.pop()
 
 
 def each(iterable: Iterable[_T] | AsyncIterable[_T], timeout: _Seconds, name: str | None = None, /,

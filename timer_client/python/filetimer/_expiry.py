@@ -105,9 +105,11 @@ class RaisingScope(_native.Scope):
         return True
 
     def _forget(self) -> None:
+        if threading.get_native_id() != os.getpid():
+            return  # the main thread may be entering it again, or another one
         done = (None,) if self._all_times() else (None, self)
         _entered[:] = [each for each in _entered if each() not in done]
-        if _is_ending and not _entered and threading.get_native_id() == os.getpid():
+        if _is_ending and not _entered:
             _ignore_signal()  # atexit calls no function that was registered meanwhile
 
 

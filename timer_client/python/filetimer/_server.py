@@ -18,10 +18,13 @@ from .errors import InvalidArgument, ServerUnavailable, TimerError
 _START_S = 20
 _STOP_S = 20
 # A server refuses to watch its own ancestors. So a shell that is no child of this process starts
-# it. The shell ends the server when the pipe from this process closes, however this process ends,
-# and then removes the folder that is its $0.
-_KEEPER = ('exec 3<&0 </dev/null; ( "$@" 3<&- & server=$!; exec >/dev/null; read -r _ <&3; '
-           'kill -TERM "$server" 2>/dev/null; wait "$server"; [ -z "$0" ] || rm -rf -- "$0" ) &')
+# it. A shell ends the server when the pipe from this process closes, however this process ends, and a
+# second one then removes the folder that is its $0. That one reads a pipe until the server and the
+# first shell have ended: a wait for a child needs SIGCHLD, which this process may have blocked.
+_KEEPER = ('exec 3<&0 4>&1 </dev/null >/dev/null; '
+           '{ "$@" 3<&- 5>&1 >&4 4>&- & server=$!; exec 4>&-; read -r _ <&3; '
+           'kill -TERM "$server" 2>/dev/null; } | '
+           '{ exec 3<&- 4>&-; read -r _; [ -z "$0" ] || rm -rf -- "$0"; } &')
 
 
 def _installed() -> str | None:
@@ -55,18 +58,31 @@ class Server:
             if not isinstance(option, str) or "\0" in option or option == "--":
                 raise InvalidArgument(f"{option!r} is no option of timer_server: expected a str, and "
                                       "no COMMAND")
+        path = _path(dir, "dir")
         folder = ""
-        if dir is None:
-            memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-            folder = tempfile.mkdtemp(prefix="filetimer-", dir=memory)
-            os.chmod(folder, 0o700)  # the umask may forbid its own user the search, as 0177
-            dir = os.path.join(folder, "run")
-        self.dir: str = os.path.abspath(_path(dir, "dir"))
+        ends: list[int] = []
+        try:
+            if not path:
+                memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+                folder = tempfile.mkdtemp(prefix="filetimer-", dir=memory)
+                os.chmod(folder, 0o700)  # the umask may forbid its own user the search, as 0177
+            for _ in range(3):
+                ends += os.pipe()
+        except TimeoutError:  # of a signal handler, as ScopeExpired is; also below
+            raise
+        except OSError as error:  # no room in the memory, or no more descriptors (ulimit -n)
+            for number in ends:
+                os.close(number)
+            if folder:
+                os.rmdir(folder)
+            raise ServerUnavailable("cannot make the folder and the pipes of a server: "
+                                    f"{error.strerror}") from error
+        self.dir: str = os.path.abspath(path or os.path.join(folder, "run"))
         self.fifo: str
         self.log: str
         self._owner = os.getpid()
-        pipes = [[above_standard(number) for number in os.pipe()] for _ in range(3)]
-        theirs, ours = zip(pipes[0], pipes[1][::-1], pipes[2][::-1])
+        ends = list(map(above_standard, ends))
+        theirs, ours = (ends[0], ends[3], ends[5]), (ends[1], ends[2], ends[4])
         # _end closes when both the server and its shell have ended.
         self._input, self._output, self._end = map(Kept, ours)
         _servers.add(self)
@@ -75,7 +91,7 @@ class Server:
                 ["/bin/sh", "-c", _KEEPER, folder, os.fspath(executable), *options,
                  "--dir", self.dir, "--detach=false"],  # also where a --config says otherwise
                 stdin=theirs[0], stdout=theirs[1], start_new_session=True, pass_fds=theirs[2:])
-        except TimeoutError:  # of a signal handler, as ScopeExpired is
+        except TimeoutError:
             raise
         except OSError as error:  # no /bin/sh, or no more processes (ulimit -u)
             if folder:

@@ -68,7 +68,10 @@ class FileTimerClient(TimerClient):
         after = max(expiration_time - time.time(), _SOONEST_S)
         if after > _LONGEST_S:
             after = math.inf
-        scope = _native.Scope(after, scope_id, signal=self._signal, client=self._client)
+        name = scope_id
+        if isinstance(scope_id, str):
+            name = scope_id.encode(errors="replace").decode()  # a path in it may not be UTF-8
+        scope = _native.Scope(after, name, signal=self._signal, client=self._client)
         scope.acquire()
         self._open.append((scope_id, id(sys._getframe().f_back), threading.get_ident(), scope))
 
