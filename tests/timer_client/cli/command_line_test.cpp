@@ -405,7 +405,8 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
   check("kilt", 2,  // half of 'list'
         "unexpected 'kilt': expected one of run acquire release list dump status show report log "
         "suggest ping drain shutdown rendezvous");
-  check("log --rank x -- f", 2, "log: --rank: 'x' is not a number: expected 0 or more");
+  check("release --scope x --pid 99999999999", 2,
+        "release: --pid: '99999999999': expected a whole number from 0 to 2147483647");
   check("log --event kiled", 2, "log: --event: unknown event 'kiled': did you mean 'killed'?");
   check("acquire --scope x", 2, "acquire: --timeout is required");
   check("acquire --scope x --timeout 2h --after 5", 2,
@@ -420,7 +421,6 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
   check("rendezvous --rank 0 --world 2", 2, "rendezvous: --timeout is required");
   check("ping list", 2, "ping: unexpected 'list': see timer_client ping --help");
   check("log --follow=maybe", 2, "log: --follow: 'maybe': expected no value");
-  check("log --rank x", 2, "log: --rank: 'x' is not a number: expected 0 or more");
   check("release --scope ''", 2, "release: --scope: '': expected a name");
   check("release --scope= --pid 1", 2, "release: --scope: '': expected a name");
   check("run --scope= --timeout=2h -- x", 125, "run: --scope: '': expected a name");

@@ -35,6 +35,8 @@ constexpr Duration kPatienceWhenFull = milliseconds{1000};
 // How long a request waits for a server that is being restarted. Short, so that a missing server is
 // reported soon.
 constexpr Duration kPatienceWithoutServer = milliseconds{250};
+// The same for the release of an open timer: the next server would kill the process for it.
+constexpr Duration kPatienceOfRelease = milliseconds{10'000};
 constexpr Duration kPause = milliseconds{10};
 
 constexpr const char* kExits =
@@ -46,7 +48,8 @@ constexpr const char* kExits =
 // Sends what `request` returns until it is in the pipe, or no process has read the pipe for too
 // long. Sends nothing if the last server of the place is in another pid namespace: the line would
 // stay in the pipe until that server is back, and there the pid names another process.
-int send_patiently(const ServerLocation& place, const std::function<wire::Request()>& request) {
+int send_patiently(const ServerLocation& place, const std::function<wire::Request()>& request,
+                   Duration patience = kPatienceWithoutServer) {
   const Instant start = Instant::now();
   for (;;) {
     const std::string why_not = why_no_pids(place.run_folder);
@@ -61,7 +64,7 @@ int send_patiently(const ServerLocation& place, const std::function<wire::Reques
                                 place.pipe, duration_text(kPatienceWhenFull)),
                     kExitFailed);
     }
-    if (sent == Sent::kNoServer && waited >= kPatienceWithoutServer) {
+    if (sent == Sent::kNoServer && waited >= patience) {
       const std::string why = why_not.empty() ? why_no_reader(place.pipe) : why_not;
       return failed(fmt::format("no timer server at '{}': {}", place.pipe,
                                 why.empty() ? "its process ended" : why),
@@ -121,7 +124,9 @@ int run_timer(const TimerOptions& options, bool is_release) {
   }
   const std::string id = bounded_scope_name(valid_utf8(options.scope));
   if (is_release) {
-    return send_patiently(place, [&] { return release_request(id, pid); });
+    return send_patiently(
+        place, [&] { return release_request(id, pid); },
+        is_open(place, id, pid) ? kPatienceOfRelease : kPatienceWithoutServer);
   }
   // The server sends no answer to an acquire, so the process is checked here. Signal 0 only checks.
   if (::kill(pid, 0) != 0) {

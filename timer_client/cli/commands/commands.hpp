@@ -8,6 +8,7 @@
 #include <CLI/App.hpp>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -119,7 +120,8 @@ CLI::Option* add_number_option(CLI::App& app, const std::string& flag, std::opti
   const auto parse = [](const std::string& word) -> Result<Number> {
     const auto number = number_from<Number>(word);
     if (!number || *number < 0) {
-      return failure(fmt::format("'{}' is not a number: expected 0 or more", word));
+      return failure(fmt::format("'{}': expected a whole number from 0 to {}", word,
+                                 std::numeric_limits<Number>::max()));
     }
     return *number;
   };

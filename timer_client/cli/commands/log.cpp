@@ -73,7 +73,7 @@ class LogTable {
       : out_(out),
         zone_(zone_text(ClockReading::now().wall_ns / 1000)),
         table_({{.title = fmt::format("TIME ({})", zone_), .min_width = 14},
-                {.title = "EVENT", .min_width = 13},
+                {.title = "EVENT", .min_width = 14},  // "server_stopped"
                 {.title = "HOST", .is_left_out_if_same = true, .min_width = 8},
                 {.title = "RANK", .align = Align::kRight, .min_width = 4},
                 {.title = "PID", .align = Align::kRight, .min_width = 7},

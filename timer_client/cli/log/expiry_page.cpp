@@ -101,7 +101,7 @@ void add_groups(Page& page, const Incident& incident) {
                              counted(incident.omitted_scopes, "more scope")));
   }
   if (incident.omitted_workers > 0) {
-    page.item(2, fmt::format("{}, of which the record says no more",
+    page.item(2, fmt::format("{}, of unknown job or not listed in the record",
                              counted(incident.omitted_workers, "more worker")));
   }
 }

@@ -116,7 +116,7 @@ struct Incident {
   std::size_t machines = 0;          // machines with at least one of its expiries
   std::vector<std::string> missing;  // hosts with expiries and without an incident record
   std::int64_t omitted_scopes = 0;   // for which a record had no room
-  std::int64_t omitted_workers = 0;  // workers that a record only counts
+  std::int64_t omitted_workers = 0;  // workers that a record only counts, or whose job is not known
   bool may_be_two_jobs = false;      // two workers have one rank, and no record names their jobs
   // read_incident() adds these.
   // The odd workers come first, led by the worker of cause(), then the first to expire, then all

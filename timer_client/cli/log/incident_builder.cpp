@@ -21,7 +21,8 @@ constexpr double kLongestScopeS = 1e9;  // 30 years: what is longer is no durati
 // Records of the incident are no further from its verdict.
 constexpr double kSpanS = kIncidentSpanUs / 1e6;
 constexpr std::size_t kPidsNamed = 8;
-constexpr double kSameExitS = 1;  // records of one exit
+constexpr double kSameExitS = 1;       // records of one exit
+constexpr double kSameMomentS = 1e-3;  // a signal, or a death, in the records of several scopes
 // How a worker left scopes open.
 constexpr std::string_view kExitedInside = "exited inside ";
 constexpr std::string_view kStartedInside = "started another program inside ";
@@ -293,8 +294,8 @@ class IncidentBuilder {
       const double sent_s =
           time_or(at_s, at_s - seconds_between(integer_at(sent, "mono_ns"), record.mono_ns));
       first_s = first_s.value_or(sent_s);
-      worker.moments.push_back({sent_s, Moment::Kind::kSignal,
-                                joined({signal_text(sent), listed(pids, kPidsNamed)}, " to ")});
+      add_once(worker, {sent_s, Moment::Kind::kSignal,
+                        joined({signal_text(sent), listed(pids, kPidsNamed)}, " to ")});
     }
     if (const Number dead_after_ms = record.number("dead_after_ms")) {
       const double dead_s = time_or(at_s, first_s.value_or(at_s) + *dead_after_ms / 1e3);
@@ -345,8 +346,18 @@ class IncidentBuilder {
     end_scopes(worker, at_s);
   }
 
+  // Adds what each of the scopes that expired together has a record of, and that happened once.
+  static void add_once(Worker& worker, Moment moment) {
+    if (std::ranges::none_of(worker.moments, [&](const Moment& known) {
+          return known.kind == moment.kind && known.text == moment.text &&
+                 std::abs(known.at_s - moment.at_s) <= kSameMomentS;
+        })) {
+      worker.moments.push_back(std::move(moment));
+    }
+  }
+
   static void take_end(Worker& worker, double at_s, std::string text) {
-    worker.moments.push_back({at_s, Moment::Kind::kDeath, std::move(text)});
+    add_once(worker, {at_s, Moment::Kind::kDeath, std::move(text)});
     end_scopes(worker, at_s);
   }
 

@@ -290,13 +290,13 @@ TEST_CASE("the records of a pipe are printed as they come, below a header with r
   Program program({"log", "-"});
   ::dup2(before.get(), STDIN_FILENO);
   CHECK(program.read_line() ==
-        "TIME (UTC)      EVENT          HOST      RANK      PID  SCOPE     ID        WHAT\n");
+        "TIME (UTC)      EVENT           HOST      RANK      PID  SCOPE     ID        WHAT\n");
   HostLog log("node07");
   log.add("rejected", 0, R"(,"reason":"the first")");
   REQUIRE(::write(pipe.write.get(), log.text().data(), log.text().size()) ==
           std::ssize(log.text()));
   CHECK(program.read_line() ==
-        "11-21 03:00:00  rejected       node07                                       the first\n");
+        "11-21 03:00:00  rejected        node07                                       the first\n");
   pipe.write.reset();
   CHECK(program.exit_code() == 0);
 }
@@ -313,7 +313,7 @@ TEST_CASE("--follow ends when its reader has gone, and reports a log that it can
   Program follow({"log", "--follow", folder.path("log"), "/proc/self/mem"});
   CHECK(follow.read_line() == "timer_client: cannot read '/proc/self/mem': Input/output error\n");
   CHECK(follow.read_line() ==
-        "TIME (UTC)      EVENT          HOST      RANK      PID  SCOPE     ID        WHAT\n");
+        "TIME (UTC)      EVENT           HOST      RANK      PID  SCOPE     ID        WHAT\n");
   CHECK(contains(follow.read_line(), "  a-1"));
   folder.append("log", first + record("a-2"));
   CHECK(contains(follow.read_line(), "  a-2"));
