@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <climits>
 #include <exception>
+#include <new>
 #include <system_error>
 
 #include "common/limits.hpp"
@@ -137,22 +138,30 @@ Status Inbox::acquire(const wire::Request& request, std::string_view line) {
   if (written.ns <= 0) {
     written = now_.mono;
   }
-  const Result<Worker*> worker = registry_.worker_of(request.pid, written);
-  if (!worker) {
-    // A whole-process scope is over when its worker has exited.
-    const bool has_exited = worker.error().errno_value == ESRCH && request.x_whole_process;
-    const bool may_end = is_for_now(worker.error()) || worker.error().errno_value == EAGAIN;
-    const bool is_retried = may_end && retried_.size() < kMostRetried;
-    if (is_retried) {
-      retried_.push_back({request.pid, std::string(request.scope_id), std::string(line), clocks});
-    }
-    return has_exited ? Status{}
-                      : failure(worker.error().message + (is_retried ? "; it is tried again" : ""));
+  Status opened;
+  try {
+    opened = open_scope(request, terms, written);
+  } catch (const std::bad_alloc&) {
+    opened = failure("out of memory", ENOMEM);
   }
-  return open_scope(**worker, request, terms);
+  if (opened) {
+    return {};
+  }
+  // A whole-process scope is over when its worker has exited.
+  const Error& error = opened.error();
+  const bool has_exited = error.errno_value == ESRCH && request.x_whole_process;
+  const bool may_end = is_for_now(error) || error.errno_value == EAGAIN;
+  const bool is_retried = may_end && retried_.size() < kMostRetried;
+  if (is_retried) {
+    retried_.push_back({request.pid, std::string(request.scope_id), std::string(line), clocks});
+  }
+  return has_exited ? Status{} : failure(error.message + (is_retried ? "; it is tried again" : ""));
 }
 
-Status Inbox::open_scope(Worker& worker, const wire::Request& request, const SlotReading& terms) {
+Status Inbox::open_scope(const wire::Request& request, const SlotReading& terms, Instant written) {
+  const Result<Worker*> found = registry_.worker_of(request.pid, written);
+  FILETIMER_TRY(found);
+  Worker& worker = **found;
   std::string cut_id;
   std::string cut_name;
   const std::string_view id = bounded(request.scope_id, cut_id);
@@ -172,11 +181,11 @@ Status Inbox::open_scope(Worker& worker, const wire::Request& request, const Slo
   if (refuses_new_scopes && !page.has_open(id) && !page.release(id)) {
     return failure("the server is draining: no new scopes");
   }
+  note_wait(worker, request, id, terms);
   const auto first_look = page.acquire(id, id.starts_with(name) ? name.size() : id.size(), terms);
   FILETIMER_TRY(first_look);
   earliest_ = std::min(earliest_, *first_look);
   shortest_ = std::min({shortest_, terms.timeout, core_.policy.page_terms().max_timeout});
-  note_wait(worker, request, id, terms);
   ++now_.mono.ns;  // gives each scope of one reading a time of its own
   core_.workers.note_unsaved(worker);
   return {};

@@ -43,7 +43,7 @@ class Inbox {
   // Returns whether the pipe may have been so full since the last call that a client found no room
   // for its wake-up message: it looks for none, so all pages must be read.
   [[nodiscard]] bool take_was_full() { return std::exchange(was_full_, false); }
-  // Carries out the requests again whose workers could not be watched for now. Called by sweeps.
+  // Carries out the requests again that could not be carried out for now. Called by sweeps.
   void retry();
   // Returns since when the first request of the last reading has waited, if a server that can run
   // would have read it earlier; otherwise never().
@@ -64,7 +64,7 @@ class Inbox {
   void release(const wire::Request& request);
   // Fail with the reason for which the request is rejected.
   Status acquire(const wire::Request& request, std::string_view line);
-  Status open_scope(Worker& worker, const wire::Request& request, const SlotReading& terms);
+  Status open_scope(const wire::Request& request, const SlotReading& terms, Instant written);
   // Drops the request for this scope that is to be tried again: a later one replaces it.
   void forget_retried(const wire::Request& request) {
     std::erase_if(retried_, [&](const Retried& each) {

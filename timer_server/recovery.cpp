@@ -194,6 +194,9 @@ void Recovery::resume_kill(KillState& past) {
                 .reason = order.is_of_this_boot ? kExitedUnseen : WatchRegistry::kAnotherBoot});
     return;
   }
+  if (worker == nullptr && !order.cancelled.empty()) {
+    core_.kill_files.note_cancelled(order.id(), order.cancelled);  // the pages are gone
+  }
   messages::warning("pid {} was to be killed by a server that has ended ({}): going on with it",
                     order.worker.process->pid, order.id());
   kills_.start(worker, std::move(order), Instant::now());

@@ -166,8 +166,8 @@ void Server::judge(Instant woke) {
     has_failed_ = false;
   }
   DeadlineScan::Found found = scan_.run(woke, next_sweep_);
-  kills_.carry_out(found, ClockReading::now());  // before anything that may fail
   warnings_.note(std::move(found.soft));
+  kills_.carry_out(found, ClockReading::now());  // before anything else that may fail
   for (const DeadlineScan::LostPage& lost : found.lost) {
     if (registry_.has(*lost.page)) {
       registry_.remove_page(*lost.worker, *lost.page,

@@ -5,6 +5,8 @@ the drop-ins of the tree.
 import json
 import os
 import pathlib
+import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -213,6 +215,18 @@ class LongTime(ServerCase):
         self.assertEqual([len(each.get("threads", [])) for each in dump], [1] * 5)
 
 
+    def test_a_dump_that_does_not_come_is_waited_for_a_second(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            signal.pthread_sigmask(signal.SIG_BLOCK, range(46, 65))  # with that for the stacks
+            with filetimer.expires(0.3):
+                time.sleep(60)
+            """)
+        evidence = self.record("evidence", worker.pid)
+        self.assertIn("no Python stacks: the signal reached no thread of the worker in time", evidence["missing"])
+        self.assertLess(evidence["gathered_ms"], 15_000)
+
+
 class WithoutStacks(ServerCase):
     options = ("--evidence", "proc")
 
@@ -330,6 +344,28 @@ class Helper(unittest.TestCase):
         suite.wait_until(lambda: pathlib.Path(f"/proc/{helper}/oom_score_adj").read_text() == "1000\n")
         server.kill()
         suite.wait_until(lambda: suite.state_of(helper) in ("", "Z"))
+
+    def test_a_crash_leaves_no_core_file(self):
+        def allow():
+            resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY,) * 2)
+        folder = suite.folder_of(self, "python")
+        start = {"cwd": folder, "preexec_fn": allow, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        try:
+            crashed = subprocess.Popen(["sh", "-c", "kill -SEGV $$"], **start)
+        except subprocess.SubprocessError:
+            self.skipTest("the limit of core files cannot be raised here")
+        self.addCleanup(suite.end, crashed)
+        if not os.WCOREDUMP(os.waitpid(crashed.pid, 0)[1]):
+            self.skipTest("a crash leaves no core file here")
+        helper = subprocess.Popen([self.program], **start)
+        self.addCleanup(suite.end, helper)
+        helper.stdin.write(self.request(os.getpid(), 20_000))
+        helper.stdin.flush()
+        limits = pathlib.Path(f"/proc/{helper.pid}/limits")
+        suite.wait_until(lambda: re.search(r"Max data size +1073741824 ", limits.read_text()), "it is ready")
+        helper.send_signal(signal.SIGSEGV)
+        status = os.waitpid(helper.pid, 0)[1]
+        self.assertEqual((os.WTERMSIG(status), os.WCOREDUMP(status)), (signal.SIGSEGV, False))
 
     def test_its_time_is_up_whatever_signals_the_servers_caller_ignores(self):
         def ignore():

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -212,6 +213,9 @@ class Forks(ServerCase):
 
 
 class Restarts(ServerCase):
+    waits = ("--evidence-timeout", "60s", "--evidence-command",  # signals wait for that
+             'while ! [ -e "$FILETIMER_DIR/go" ] && [ -d "$FILETIMER_DIR" ]; do sleep 0.05; done')
+
     def start_next(self):
         self.server.close()
         self.server = filetimer.Server(dir=self.dir)
@@ -233,12 +237,24 @@ class Restarts(ServerCase):
         self.start_next()
         self.assertEqual(self.record("killed", worker.pid)["verdict"], "dead")
 
+    def test_a_release_waits_for_the_next_server(self):
+        worker = self.start_worker("sys.stdin.read()")
+        self.client("acquire", "--scope", "copy", "--timeout", "10", "--pid", str(worker.pid))
+        suite.wait_until(lambda: self.open_scopes(worker.pid) == ["copy"])
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.server.close()
+        release = subprocess.Popen([CLIENT, "release", "--scope", "copy", "--pid", str(worker.pid), "--dir", self.dir])
+        time.sleep(1)  # longer than a request waits that loses nothing
+        self.start_next()
+        self.assertEqual(release.wait(suite.BOUND_S), 0)
+        suite.wait_until(lambda: self.open_scopes(worker.pid) == [])
+
     def test_the_next_server_tells_of_workers_that_ended_while_none_ran(self):
         killed = self.start_worker("""
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             with filetimer.expires(1, signal=signal.SIGTERM, grace=60):
                 time.sleep(60)
-            """, RANK="3", LOCAL_RANK="1", JOB_ID="77")
+            """, RANK="3", LOCAL_RANK="1", JOB_ID="77", SLURM_STEP_ID="5")
         left = self.start_worker("""
             with filetimer.expires(60):
                 say("in")
@@ -255,6 +271,10 @@ class Restarts(ServerCase):
         record = self.record("killed", killed.pid)
         self.assertEqual([record[field] for field in ("verdict", "reason", "rank", "local_rank", "job_id")],
                          ["dead", "the worker ended while no server was running", 3, 1, "77"])
+        expired = self.records("expired", killed.pid)[0]
+        self.assertEqual(expired["step_id"], "5")
+        for field in ("uid", "comm", "cmdline", "step_id", "incident"):
+            self.assertEqual(record[field], expired[field])
         record = self.record("left_open", left.pid)
         self.assertEqual([record[field] for field in ("rank", "local_rank", "job_id", "comm", "uid")],
                          [5, 2, "8812", comm, os.geteuid()])
@@ -330,6 +350,38 @@ class Restarts(ServerCase):
         self.start_next()
         self.assertEqual(self.record("killed")["verdict"], "dead")
 
+    def test_the_server_after_the_next_names_the_scopes_that_ended_with_the_worker(self):
+        worker = self.start_worker("""
+            say(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60"))  # the kill waits for its end
+            with filetimer.expires(60, "epoch"), filetimer.expires(0.3, signal=signal.SIGCONT, grace=60):
+                time.sleep(60)
+            """)
+        left = int(worker.stdout.readline())
+        self.wait_for_stage("signalled")
+        for _ in range(2):
+            os.kill(self.server.pid, signal.SIGKILL)
+            suite.end(worker)
+            self.start_next()
+        os.kill(left, signal.SIGKILL)
+        self.assertEqual(self.record("killed", worker.pid)["cancelled"], ["epoch"])
+
+    def test_a_kill_that_a_dry_run_has_begun_ends_what_the_worker_has_left(self):
+        self.server.close()
+        self.server = filetimer.Server("--dry-run", "--evidence-command", "sleep 300", dir=self.dir)
+        worker = self.start_worker("""
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            say(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60"))
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            with filetimer.expires(0.3, signal=signal.SIGTERM, grace=5): time.sleep(60)
+            """)
+        left = int(worker.stdout.readline())
+        for stage in "judged", "signalled":
+            self.wait_for_stage(stage)
+            os.kill(self.server.pid, signal.SIGKILL)
+            self.start_next()
+        suite.wait_until(lambda: suite.state_of(left) in ("", "Z"), "it lives on")
+        self.assertEqual(len(self.record("killed", worker.pid)["signals"]), 2)
+
     def test_the_next_server_kills_no_process_that_has_the_pid_of_a_target(self):
         worker = self.start_worker("""
             say(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60"))
@@ -361,6 +413,109 @@ class Restarts(ServerCase):
         self.assertEqual(self.record("left_open", worker.pid)["reason"], "the machine was restarted")
         self.assertEqual(self.open_scopes(worker.pid), [])
 
+    def kill_file_of(self, worker, last):
+        """Returns the file of a kill that was as far as this stage when the server was killed: two scopes of the worker
+        have expired together, and it has left one of them before the signal.
+        """
+        self.server.close()
+        self.server = filetimer.Server(*self.waits, dir=self.dir)
+        time.sleep(0.2)
+        line = {"version": 1, "pid": worker.pid, "expiration_time": time.time() - 0.1}  # after its start
+        lines = ({**line, "scope_id": "left", "signal": 15, "x_grace_s": 0.1},
+                 {**line, "scope_id": "open", "signal": int(signal.SIGWINCH), "x_grace_s": -1})  # which ends no process
+        with open(self.server.fifo, "w") as pipe:
+            print(*map(json.dumps, lines), sep="\n", file=pipe, flush=True)
+            self.wait_for_stage("evidence")
+            [kill] = pathlib.Path(self.dir, "kills").iterdir()
+            suite.wait_until(lambda: kill.read_text().endswith('"evidence"}\n{"stage":"recorded"}\n'))
+            print(json.dumps({**line, "scope_id": "left", "signal": 0, "expiration_time": -1}), file=pipe, flush=True)
+            self.wait_for_stage("released")
+        suite.wait_until(lambda: kill.read_text().endswith('{"stage":"recorded"}\n'))
+        self.client("ping")
+        self.assertLessEqual(kill.read_text().count('{"stage":"recorded"}'), 3)  # each was noted once
+        go = pathlib.Path(self.dir, "go")
+        go.touch()
+        self.wait_for_stage("signalled")
+        os.kill(self.server.pid, signal.SIGKILL)
+        go.unlink()
+        self.server.close()
+        kill.write_text(re.sub(f'(?s)({{"stage":"{last}".*?\n).*', r"\1", kill.read_text()))
+        return kill
+
+    def test_the_next_server_signals_for_no_scope_that_was_left_and_has_what_the_log_lacks(self):
+        for last, event in ("evidence", "evidence"), ("released", "released_late"), ("signalled", "expired"):
+            with self.subTest(last):
+                worker = subprocess.Popen(["sleep", "60"])
+                self.addCleanup(suite.end, worker)
+                kill, log = self.kill_file_of(worker, last), pathlib.Path(self.server.log)
+                if last != "signalled":
+                    log.write_text(re.sub(f'.*"event":"{event}".*\n', "", log.read_text()))
+                self.start_next()
+                suite.wait_until(lambda: "signalled" in kill.read_text())
+                self.server.close()  # which waits no longer for the end of the worker
+                self.assertIn(self.records(event, worker.pid)[0]["id"], kill.name)
+                self.assertEqual([each["signal"] for each in self.records("killed", worker.pid)[0]["signals"]],
+                                 [signal.SIGWINCH])
+                self.assertEqual(len(set(map(json.dumps, self.records("evidence", worker.pid)))), 1)
+
+    def test_the_next_server_goes_on_with_the_oldest_kill_first(self):
+        workers = [subprocess.Popen(["sleep", "60"]) for _ in range(8)]
+        self.server.close()
+        self.server = filetimer.Server(*self.waits, dir=self.dir)
+        time.sleep(0.2)
+        line = {"version": 1, "scope_id": "x", "signal": 9, "expiration_time": time.time() - 0.1}  # after their start
+        for each in workers:
+            self.addCleanup(suite.end, each)
+            pathlib.Path(self.server.fifo).write_text(json.dumps({**line, "pid": each.pid}) + "\n")
+            self.client("ping")
+        suite.wait_until(lambda: len(os.listdir(self.dir + "/kills")) == len(workers))
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.server.close()
+        server = subprocess.Popen([SERVER, "--dir", self.dir], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  text=True)
+        self.addCleanup(suite.end, server)
+        for each in workers:
+            each.wait(timeout=suite.BOUND_S)
+        server.terminate()
+        said = server.communicate(timeout=suite.BOUND_S)[1]
+        continued = re.findall(r"pid (\d+) was to be killed by a server that has ended", said)
+        self.assertEqual(continued, [str(each.pid) for each in workers])
+
+    def test_the_next_server_names_the_rank_of_a_worker_that_the_one_before_had_not_read(self):
+        worker = self.start_worker("""
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            with filetimer.expires(0.3, signal=signal.SIGTERM, grace=1):
+                time.sleep(60)
+            """, RANK="3", SLURM_JOB_ID="77")
+        self.wait_for_stage("signalled")
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.server.close()
+        [kill] = pathlib.Path(self.dir, "kills").iterdir()
+        for path in kill, pathlib.Path(self.server.log):
+            path.write_text(re.sub(r'"(cmdline|rank|job_id)":.*?,(?=")', "", path.read_text()))
+        self.start_next()
+        killed = self.record("killed", worker.pid)
+        self.assertEqual((killed.get("rank"), killed.get("job_id")), (3, "77"))
+
+    def test_the_next_server_counts_an_idle_timeout_from_the_last_release_on_the_pipe(self):
+        worker = self.start_worker("""
+            filetimer.configure(idle_timeout=3)
+            with filetimer.expires(60):
+                pass
+            say(os.getpid())
+            time.sleep(60)
+            """, prefix=(CLIENT, "run", "--"))
+        pid = worker.stdout.readline().strip()
+        self.client("acquire", "--scope", "x", "--timeout", "1h", "--pid", pid)
+        self.client("ping")
+        time.sleep(3)
+        released = time.monotonic_ns()
+        self.client("release", "--scope", "x", "--pid", pid)
+        self.client("ping")
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.start_next()
+        self.assertGreaterEqual(self.record("expired", int(pid))["acquired_mono_ns"], released)
+
     def test_a_worker_of_another_pid_namespace_has_the_pid_that_the_server_saw(self):
         words = ("unshare", "--pid", "--fork", "--kill-child")
         if not shutil.which("unshare") or subprocess.run([*words, "true"], stderr=subprocess.DEVNULL).returncode:
@@ -374,6 +529,62 @@ class Restarts(ServerCase):
         suite.wait_until(lambda: suite.state_of(pid) == "")
         self.start_next()
         self.assertEqual(self.record("left_open")["pid"], pid)
+
+
+class Releases(ServerCase):
+    options = ("--evidence", "none")
+
+    def test_one_that_comes_while_targets_are_waited_for_spares_the_worker(self):
+        for number in range(20):  # a slow machine may send the signal first
+            worker = self.start_worker("""
+                import subprocess
+                os.mkfifo(sys.argv[1])
+                # A process that waits for its vfork() may be inside a fork(): the server waits before the signal.
+                spawn = ("import os, sys; os.posix_spawn('/bin/true', ['true'], {}, "
+                         "file_actions=[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])")
+                waits = subprocess.Popen([sys.executable, "-c", spawn, sys.argv[1]])
+                while open(f"/proc/{waits.pid}/stat").read().split()[2] != "D":
+                    time.sleep(0.01)
+                scope = filetimer.Scope(0.3, signal=signal.SIGTERM, grace=1)
+                scope.acquire()
+                time.sleep(0.31)
+                scope.release()
+                os.close(os.open(sys.argv[1], os.O_WRONLY))
+                waits.wait()
+                """, f"{self.folder}/fifo{number}")
+            if worker.wait(suite.BOUND_S) == 0:
+                break
+        self.assertEqual(worker.returncode, 0)
+        killed = self.record("killed", worker.pid)
+        self.assertEqual((killed["verdict"], killed["reason"]), ("spared", "released late, but before the signal"))
+
+
+class FullDisk(ServerCase):
+    def test_a_kill_whose_end_cannot_be_noted_is_not_continued(self):
+        self.server.close()
+        server = subprocess.Popen([SERVER, "--dir", self.dir, "--evidence", "none"], stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True)
+        self.addCleanup(suite.end, server)
+        server.stdout.readline()  # it is ready
+        worker = self.start_worker("""
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            with filetimer.expires(0.3, signal=signal.SIGTERM, grace=2):
+                time.sleep(60)
+            """)
+        kills = pathlib.Path(self.dir, "kills")
+        suite.wait_until(lambda: any("signalled" in each.read_text() for each in kills.glob("*")))
+        [kill] = kills.iterdir()
+        limits = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (kill.stat().st_size + 8, limits[1]))
+        worker.wait(timeout=suite.BOUND_S)
+        suite.wait_until(lambda: not kill.exists())
+        self.assertEqual(self.records("killed"), [])
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, limits)
+        self.record("killed", worker.pid)
+        server.terminate()
+        said = server.communicate(timeout=suite.BOUND_S)[1]
+        self.assertEqual(said.count(f"cannot write '{kill}'"), 1, said)
+        self.assertIn(f"cannot write '{kill}': No space left on device", said)
 
 
 class RemovedPages(ServerCase):
@@ -482,6 +693,19 @@ class NewScopes(WithoutMemory):
             self.flag.unlink()
             self.write(pipe, worker, "last", 600)
         suite.wait_until(lambda: "last" in self.open_scopes(worker.pid))
+
+
+class NewWorkers(WithoutMemory):
+    over = 900  # less than the server needs for a new worker
+
+    def test_a_scope_is_opened_when_there_is_memory(self):
+        worker = self.start_worker("time.sleep(600)")
+        with open(self.server.fifo, "w") as pipe:
+            self.flag.touch()
+            self.write(pipe, worker, "step", 0.5)
+            self.record("rejected")
+            self.flag.unlink()
+        self.assertEqual(worker.wait(timeout=suite.BOUND_S), -signal.SIGKILL)
 
 
 class Outcomes(WithoutMemory):
@@ -638,6 +862,21 @@ if __name__ == "__main__":
         self.server.close()  # the log is written to its end
         self.assertEqual({r["scope"] for r in self.records("expired")}, {"item"})
         self.assertEqual(self.records("expired", worker.pid), [])
+
+
+class Halts(ServerCase):
+    def test_a_time_in_which_neither_server_nor_worker_ran_is_given_back_once(self):
+        worker = self.start_worker("""
+            with filetimer.expires(10): say("in"), time.sleep(60)
+            """)
+        worker.stdout.readline()
+        time.sleep(1)
+        for number in signal.SIGSTOP, signal.SIGCONT:
+            os.kill(self.server.pid, number)  # the server runs again first, and finds the worker stopped
+            time.sleep(0.3)
+            worker.send_signal(number)
+            time.sleep(6)
+        self.assertLess(self.record("expired", worker.pid)["elapsed_s"], 10 + 6 + 4)
 
 
 class Ends(ServerCase):

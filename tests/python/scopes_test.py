@@ -12,10 +12,12 @@ import os
 import pathlib
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import time
 import unittest.mock
+import weakref
 
 import filetimer
 import suite
@@ -348,6 +350,41 @@ class Each(ConfiguredCase):
         self.assertEqual(asyncio.run(main()), [(0, []), (1, [])])
         self.assertEqual(inside, [["data"]] * 2)
         self.assertEqual(self.open_scopes(), [])
+
+    def test_it_keeps_no_item_that_the_loop_has_let_go(self):
+        class Batches:
+            def __init__(self):
+                self.kept = []
+
+            def __next__(self):
+                self.kept.append([each() is not None for each in made])
+                if len(made) == 3:
+                    raise StopIteration
+                item = set()
+                made.append(weakref.ref(item))
+                return item
+
+            async def __anext__(self):
+                try:
+                    return next(self)
+                except StopIteration:
+                    raise StopAsyncIteration from None
+
+            def __iter__(self):
+                return self
+            __aiter__ = __iter__
+
+        async def go_over():
+            async for item in filetimer.each(batches, FAR_S):
+                del item
+        for is_async in False, True:
+            made, batches = [], Batches()
+            if is_async:
+                asyncio.run(go_over())
+            else:
+                for item in filetimer.each(batches, FAR_S):
+                    del item
+            self.assertEqual(batches.kept, [[False] * count for count in range(4)])
 
     def test_an_exception_of_the_iterator_leaves_the_scope(self):
         def batches():
@@ -826,6 +863,19 @@ class WithoutSweeps(ServerCase):
         worker = self.start_worker("with filetimer.expires(3600, 'page', warn_after=0.3): time.sleep(60)")
         self.assertEqual(self.record("warned", worker.pid)["scope"], "page")
 
+    def test_a_line_that_is_no_request_has_the_server_read_all_pages(self):
+        # A message of a worker may have been in it.
+        worker = subprocess.Popen([os.path.join(os.environ["FILETIMER_BIN_DIR"], "page_worker")],
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(suite.end, worker)
+        worker.stdout.readline()
+        for words in f"make {self.dir} p-1", "wake 0 known 3600000", "open 1 unknown 300":
+            print(words, file=worker.stdin, flush=True)
+            worker.stdout.readline()
+            self.client("ping")
+        pathlib.Path(self.server.fifo).write_text("no request\n")
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+
     def test_a_page_among_thousands_of_files_is_found_behind_a_full_pipe(self):
         os.kill(self.server.pid, signal.SIGSTOP)
         for number in range(3000):  # a look takes 256
@@ -885,6 +935,23 @@ class DryRun(ServerCase):
             suite.wait_until(lambda: len(os.listdir(self.dir + "/kills")) == 1)
         worker.communicate(timeout=suite.BOUND_S)
         suite.wait_until(lambda: not os.listdir(self.dir + "/kills"))
+
+    def test_the_next_server_runs_no_hook_for_a_kill_file_that_is_kept(self):
+        self.start_worker("""
+            filetimer.configure(idle_timeout=0.2)
+            with filetimer.expires(60):
+                pass
+            sys.stdin.read()
+            """)
+        self.record("killed")
+        [kill] = pathlib.Path(self.dir, "kills").iterdir()
+        suite.wait_until(lambda: kill.read_text().endswith('{"stage":"recorded"}\n'))
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.server.close()
+        with filetimer.Server("--dry-run", "--on-expiry", "true", dir=self.dir):
+            self.client("ping")
+        self.record("server_stopped")  # it ended in order, behind its hooks
+        self.assertEqual(self.records("hook"), [])
 
     def test_verdicts_of_two_seconds_are_of_one_incident(self):
         self.start_worker("with filetimer.expires(1.8), filetimer.expires(0.2): time.sleep(60)")

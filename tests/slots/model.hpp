@@ -53,7 +53,7 @@ struct Model {
     bool is_on = false;
     bool is_judged = false;
     int timeout = 0;
-    int since = -1;  // the last release; -1: none since it was set, judged or moved
+    int since = -1;  // the last release; negative: none since it was set, judged or moved
   } idle;
 
   [[nodiscard]] int granted(int timeout) const { return std::min(timeout, longest); }
@@ -150,10 +150,8 @@ struct Model {
     ModelScope& scope = scopes[static_cast<std::size_t>(key)];
     const State before = std::exchange(scope.state, State::kOut);
     ++scope.version;
-    if (before == State::kJudged) {
-      if (const auto kill = kill_of(key); kill != kills.end()) {
-        kill->is_released = true;
-      }
+    if (const auto kill = kill_of(key); before == State::kJudged && kill != kills.end()) {
+      kill->is_released = true;
     }
     if (before != State::kOut && scope.page == page) {
       idle.since = now;
@@ -169,7 +167,7 @@ struct Model {
     kills.push_back({key, false});
     if (key == kIdle) {
       idle.is_judged = true;
-      idle.since = -1;
+      idle.since = -2 - idle.since;  // for a verdict that is revoked
     } else {
       scopes[static_cast<std::size_t>(key)].state = State::kJudged;
     }
@@ -183,6 +181,7 @@ struct Model {
     }
     if (kill.key == kIdle) {
       idle.is_judged = false;
+      idle.since = idle.since >= -1 ? idle.since : is_revoked ? -2 - idle.since : -1;
       return;
     }
     ModelScope& scope = scopes[static_cast<std::size_t>(kill.key)];

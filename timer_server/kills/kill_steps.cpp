@@ -159,7 +159,7 @@ bool Kills::begin_first_signal(Kill& kill, Instant now) {
   if (means->is_for_worker_alone) {
     kill.targets.spare_others();  // the scopes that wanted another signal were released
   }
-  note_means(kill, *means);
+  kill.means = *means;
   begin_signal(kill);
   return true;
 }
@@ -191,6 +191,17 @@ void Kills::find_releases(Kill& kill) {
   }
 }
 
+// Looks for releases again just before the first signal: a worker that slept was not stopped, and
+// may have run while other targets were waited for.
+void Kills::confirm_first_signal(Kill& kill) {
+  messages::guard([&] { find_releases(kill); });
+  if (kill.order.means() != kill.means) {
+    kill.stage = Stage::kRecorded;  // the next step spares the worker, or chooses another signal
+    return;
+  }
+  messages::guard([&] { note_means(kill, kill.means); });
+}
+
 // Called before the first signal is sent, or when a kill is continued that an earlier server has
 // begun with a signal.
 void Kills::note_means(Kill& kill, const KillState::Means& means) {
@@ -205,7 +216,7 @@ void Kills::note_means(Kill& kill, const KillState::Means& means) {
                     std::back_inserter(kill.order.cancelled));
 }
 
-// Stops the targets for signal_stopped(). The last look for releases comes just before.
+// Stops the targets for signal_stopped().
 void Kills::begin_signal(Kill& kill) {
   kill.stage = Stage::kStopping;
   kill.is_stopped = true;
@@ -240,6 +251,9 @@ bool Kills::signal_stopped() {
   }
   stop_all_targets(stopping);
   for (Kill* const kill : stopping) {
+    if (kill->stage == Stage::kStopping && kill->order.sent.empty()) {
+      confirm_first_signal(*kill);
+    }
     if (kill->stage == Stage::kStopping) {
       incidents_.want_record();
       std::vector<SentSignal>& sent = kill->order.sent;

@@ -32,7 +32,7 @@ namespace filetimer {
 //                  --dry-run or signal 0 ends the kill: spared. So does the end of the worker:
 //                  already gone.
 //   kStopping      all targets have stopped, or kStopLimit has passed. The signal follows in the
-//                  same advance().
+//                  same advance(), unless a late release came before it: kRecorded.
 //   kSignalled     the grace period has passed: SIGKILL, by kStopping; as kKilled, if a server with
 //                  --dry-run continues the kill. All targets have exited: dead, or already gone, if
 //                  none of them got a signal.
@@ -170,6 +170,7 @@ class Kills {
   bool wait_for_death(Kill& kill, Instant now);
   bool finish_unkillable(Kill& kill);
 
+  void confirm_first_signal(Kill& kill);
   void note_means(Kill& kill, const KillState::Means& means);
   void begin_signal(Kill& kill);
   void stop_all_targets(const std::vector<Kill*>& kills);

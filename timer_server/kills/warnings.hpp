@@ -24,8 +24,12 @@ class Warnings {
   // `commands` gets the hook on a warning.
   Warnings(Core& core, Commands& commands) : core_(core), commands_(commands) {}
 
-  // Keeps what a scan has found for warn(), which an iteration that fails does not reach.
+  // Keeps what a scan has found for warn(), which an iteration that fails does not reach. Takes no
+  // memory unless one has failed.
   void note(std::vector<DeadlineScan::SoftDueScope> scopes) {
+    if (noted_.empty()) {
+      noted_.swap(scopes);
+    }
     std::ranges::move(scopes, std::back_inserter(noted_));
   }
   // Begins the warnings about the noted scopes that are still open, of workers that are alive. An

@@ -124,6 +124,7 @@ void apply(KillState& kill, Process& worker, const dom::object& object, std::str
     }
     kill.is_recorded = false;
   } else if (stage == "signalled") {
+    kill.may_have_stopped = true;  // by the server after one with --dry-run
     kill.sent.push_back(signal_in(object));
   } else if (stage == "cancelled") {
     kill.cancelled = texts_at(object, "scopes");

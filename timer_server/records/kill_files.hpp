@@ -31,7 +31,7 @@ struct KillState {
 
   // Of one that an earlier server has begun, as its file has it.
   bool is_of_this_boot = true;
-  bool may_have_stopped = false;     // targets; not with --dry-run
+  bool may_have_stopped = false;     // targets; not by servers with --dry-run alone
   std::vector<std::string> records;  // of the verdicts, and of the outcomes if it has ended
   bool is_recorded = false;          // the records of the verdicts, or of the outcomes, are synced
   bool has_evidence = false;
@@ -52,6 +52,7 @@ struct KillState {
     // The worker acts on it: its scope is signalled first, and no SIGKILL follows.
     bool is_for_worker_alone = false;
     [[nodiscard]] bool ends_in_sigkill() const { return signal == SIGKILL || grace; }
+    bool operator==(const Means&) const = default;
   };
   [[nodiscard]] std::optional<Means> means() const;
 };

@@ -191,6 +191,9 @@ void WorkerPage::finish(std::size_t slot, std::int64_t word) {
 
 void WorkerPage::reopen(std::size_t slot, std::int64_t word) {
   change_word(slot, [&](Slot& judged) { take_verdict_back(judged, word); });
+  if (slot < notes_.size()) {
+    notes_[slot].judged_idle = {};
+  }
 }
 
 void WorkerPage::acknowledge_late_release(std::size_t slot) {

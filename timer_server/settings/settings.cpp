@@ -96,10 +96,10 @@ std::string why_empty(const std::string& word) {
 }
 
 Duration duration_of(const std::string& option, const std::string& word,
-                     Duration least = Duration{1}) {
+                     Duration least = Duration{1}, const char* otherwise = "") {
   const auto duration = parse_duration(word);
   if (!duration) {
-    throw CLI::ValidationError(option, duration.error().message);
+    throw CLI::ValidationError(option, duration.error().message + otherwise);
   }
   if (*duration < least) {
     throw CLI::ValidationError(
@@ -173,7 +173,8 @@ void add_time_options(CLI::App& app, Settings& settings) {
 
 void add_kill_options(CLI::App& app, Settings& settings) {
   const auto take_grace = [&settings](const std::string& word) {
-    settings.grace = word == "off" ? kForever : duration_of("--grace", word);
+    settings.grace =
+        word == "off" ? kForever : duration_of("--grace", word, Duration{1}, ", or off");
   };
   app.add_option_function<std::string>("--grace", take_grace,
                                        "from first signal to SIGKILL [own clients 10s, else off]")

@@ -47,7 +47,8 @@ bool HaltedWorkers::should_defer(Worker& worker, WorkerPage& page, const WorkerP
 void HaltedWorkers::resume(Worker& worker) {
   const Instant now = Instant::now();
   const Instant from = worker.halt->from;
-  worker.lost.add(from, now);
+  // What the server could not run of that time is given back already.
+  worker.lost.add(from + (core_.lost.extended(now, {from}) - now), now);
   worker.halt.reset();
   core_.wants_scan = true;
   messages::info("pid {} ({}) is resumed: its scopes get the time back, at most {}",
