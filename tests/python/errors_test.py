@@ -100,6 +100,8 @@ admin.shutdown(timeout=-1) -> InvalidArgument: the timeout of shutdown() is -1: 
 admin.rendezvous(0, 1, 0) -> InvalidArgument: the timeout of rendezvous() is 0: expected more than 0 (s)
 admin.rendezvous(0, 1, 1, 3) -> TypeError: the rendezvous's name is a int: expected a str
 filetimer.Server("--") -> InvalidArgument: '--' is no option of timer_server: expected a str, and no COMMAND
+filetimer.Server("--dir", "/x") -> InvalidArgument: '--dir' is an option of Server's own: expected dir=
+filetimer.Server("--dir=/x") -> InvalidArgument: '--dir=/x' is an option of Server's own: expected dir=
 filetimer.Server(3) -> InvalidArgument: 3 is no option of timer_server: expected a str, and no COMMAND
 filetimer.Server("a\0b") -> InvalidArgument: 'a\x00b' is no option of timer_server: expected a str, and no COMMAND
 """
@@ -120,6 +122,7 @@ class WithoutServer(unittest.TestCase):
             done = run_python("import sys, filetimer; filetimer.configure(sys.argv[1])", os.path.dirname(page),
                               stderr=subprocess.PIPE, text=True)
             self.assertIn(f"scopes are not watched: {why.format(page)}\n", done.stderr)
+            self.assertTrue(done.stderr.endswith("/requests': there is no such pipe\n"), done.stderr)
             os.unlink(page)
 
     def test_errors_can_be_pickled(self):

@@ -400,6 +400,16 @@ except filetimer.ScopeExpired as error:
     say(error.scope)
 """, says="x\n")
 
+    test_those_that_another_thread_leaves_are_let_go = soft_test("""
+from filetimer import _expiry
+for _ in range(10):
+    scope = soft(60)
+    scope.acquire()
+    in_thread(scope.release)
+    del scope
+say(len(_expiry._entered))
+""", says="1\n")
+
     test_the_deadline_of_the_outer_entry_raises_inside_a_recursion = soft_test("""
 def work(scope):
     with scope:

@@ -5,6 +5,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -480,6 +481,16 @@ class OwnServer(unittest.TestCase):
                   "server = filetimer.Server()\nserver.close()\n"
                   "assert not os.path.exists(os.path.dirname(server.dir))")
         self.assertEqual(run_python(script).returncode, 0)
+
+    def test_it_ends_although_the_shells_of_its_caller_end_at_an_error(self):
+        words = ["bash", "--posix", "-c", _server._KEEPER, "", SERVER, "--dir", suite.folder_of(self, "python") + "/run"]
+        if not shutil.which(words[0]):
+            self.skipTest("no bash")  # the sh of many systems
+        keeper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                  env={**os.environ, "SHELLOPTS": "errexit"})
+        with keeper:
+            server = int(keeper.stdout.readline().rpartition("=")[2])
+        wait_until(lambda: not is_alive(server))
 
     def test_one_that_was_closed_holds_no_descriptor(self):
         kept = []

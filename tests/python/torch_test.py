@@ -168,8 +168,8 @@ class Torch(ServerCase):
         client.acquire("x", -1)
         self.assertEqual(self.open_scopes(), [])
 
-    def test_a_path_that_is_not_a_timer_servers_is_refused(self):
-        with self.assertRaisesRegex(ValueError, "'/tmp/theirs' is not the pipe of a timer_server"):
+    def test_a_path_without_the_runtime_directory_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "'/tmp/theirs' does not name a runtime directory DIR: .* no path"):
             filetimer.torch.FileTimerClient("/tmp/theirs")
 
 

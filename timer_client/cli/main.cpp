@@ -57,6 +57,12 @@ std::string unexpected_word(const CLI::App& root) {
     }
   }
   if (const auto words = unexpected_words(root); !words.empty()) {
+    if (const auto parsed = root.get_subcommands(); !parsed.empty()) {
+      const std::string name = parsed[0]->get_name();
+      return "unexpected '" + words[0] + "': " +
+             (words[0].starts_with('-') ? "expected options after '" + name + "'"
+                                        : "see timer_client " + name + " --help");
+    }
     const std::vector<std::string> names =
         filetimer::mapped(root.get_subcommands([](const CLI::App*) { return true; }),
                           [](const CLI::App* app) { return app->get_name(); });

@@ -66,11 +66,11 @@ std::optional<ReplacedTimeouts> timeouts_of_file(const std::string& chosen) {
 }
 
 // Writes a notice once in each process; further clients write a warning.
-void notice_missing_server(const std::string& why, bool was_named) {
+void notice_missing_server(const std::string& why, bool has_page, bool was_named) {
   static std::atomic<bool> is_noticed{false};
   const bool has_torch_pipe = !was_named && !environment_word(kTorchPipeVariable).empty();
   const std::string text = fmt::format(
-      "{}: scopes are watched once one is there{}", why,
+      "{}{}{}", why, has_page ? ": scopes are watched once one is there" : "",
       has_torch_pipe
           ? fmt::format(" (${} is for PyTorch's client and does not count)", kTorchPipeVariable)
           : std::string());
@@ -183,10 +183,10 @@ TimerClient TimerClient::connect(ConnectOptions options) {
     throw ServerUnavailable(why);
   }
   std::shared_ptr<State> state;
+  Status made;
   {
     const NoCancellation uncancelled;
     const auto held = ProcessLock::instance().lock();
-    Status made;
     OwnPage& page = ProcessPages::instance().page_in(place.run_folder, place.pipe, made);
     if (timeouts) {
       page.replace_timeouts(ProcessPages::instance().keep(std::move(*timeouts)));
@@ -214,7 +214,7 @@ TimerClient TimerClient::connect(ConnectOptions options) {
     messages::info("connected to the timer server in '{}'", place.run_folder);
   } else {
     const bool was_named = !options.dir.empty() || !environment_word(kDirVariable).empty();
-    notice_missing_server(why, was_named);
+    notice_missing_server(why, made.has_value(), was_named);
   }
   return TimerClient(std::move(state));
 }

@@ -401,7 +401,7 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
   check("", 2, "no subcommand: see timer_client --help");
   check("rum", 2, "unexpected 'rum': did you mean 'run'?");
   check("lst", 2, "unexpected 'lst': did you mean 'list'?");
-  check("lisst", 2, "unexpected 'lisst': did you mean 'list'?");
+  check("--dir /none list", 2, "list: unexpected '--dir': expected options after 'list'");
   check("kilt", 2,  // half of 'list'
         "unexpected 'kilt': expected one of run acquire release list dump status show report log "
         "suggest ping drain shutdown rendezvous");

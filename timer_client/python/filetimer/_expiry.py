@@ -87,7 +87,8 @@ class RaisingScope(_native.Scope):
             self._raised = 0
         prepare()
         if all(each() is not self for each in _entered):
-            _entered.append(weakref.ref(self))
+            # Without those that other threads have left and let go: _forget() has kept them.
+            _entered[:] = [*(each for each in _entered if each() is not None), weakref.ref(self)]
 
     def _next_to_raise(self) -> Times | None:
         """Returns the times of the entry that has to raise now; None: each has that is due."""

@@ -20,8 +20,9 @@ _STOP_S = 20
 # A server refuses to watch its own ancestors. So a shell that is no child of this process starts
 # it. A shell ends the server when the pipe from this process closes, however this process ends, and a
 # second one then removes the folder that is its $0. That one reads a pipe until the server and the
-# first shell have ended: a wait for a child needs SIGCHLD, which this process may have blocked.
-_KEEPER = ('exec 3<&0 4>&1 </dev/null >/dev/null; '
+# first shell have ended: a wait for a child needs SIGCHLD, which this process may have blocked. $SHELLOPTS
+# may have errexit, with which bash would end at the end of a pipe.
+_KEEPER = ('set +e; exec 3<&0 4>&1 </dev/null >/dev/null; '
            '{ "$@" 3<&- 5>&1 >&4 4>&- & server=$!; exec 4>&-; read -r _ <&3; '
            'kill -TERM "$server" 2>/dev/null; } | '
            '{ exec 3<&- 4>&-; read -r _; [ -z "$0" ] || rm -rf -- "$0"; } &')
@@ -39,7 +40,8 @@ class Server:
             filetimer.configure(server.dir)
 
     dir: the runtime directory; None: a new one, which is removed with its log when the server ends.
-    options: options of timer_server, as Server("--warn-at", "0.5"); see `timer_server --help`.
+    options: options of timer_server but --dir, as Server("--warn-at", "0.5"); see `timer_server
+      --help`.
     executable: the program; None: $FILETIMER_SERVER, else timer_server beside this Python's own
       programs (of a virtual environment, activated or not), else in $PATH.
 
@@ -58,6 +60,8 @@ class Server:
             if not isinstance(option, str) or "\0" in option or option == "--":
                 raise InvalidArgument(f"{option!r} is no option of timer_server: expected a str, and "
                                       "no COMMAND")
+            if option.partition("=")[0] == "--dir":
+                raise InvalidArgument(f"{option!r} is an option of Server's own: expected dir=")
         path = _path(dir, "dir")
         folder = ""
         ends: list[int] = []

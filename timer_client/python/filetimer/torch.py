@@ -30,8 +30,8 @@ _SOONEST_S = 1e-9  # the timeout for an expiration time that has passed already
 def _client_of_pipe(path: str | os.PathLike[str]) -> Client:
     folder, name = os.path.split(os.fspath(path))
     if name != "requests":
-        raise InvalidArgument(f"'{os.fspath(path)}' is not the pipe of a timer_server: expected "
-                              "DIR/requests, or client=")
+        raise InvalidArgument(f"'{os.fspath(path)}' does not name a runtime directory DIR: expected "
+                              "DIR/requests, client=, or no path where $FILETIMER_DIR names DIR")
     return Client(folder or ".")
 
 
@@ -45,7 +45,7 @@ class FileTimerClient(TimerClient):
 
     Unlike PyTorch's client it enforces each of several open timers of one name, and a timer takes a
     fraction of a microsecond. Raises InvalidArgument for another path, such as that of PyTorch's
-    own server, and the errors of filetimer.Client.
+    own server or of --fifo, and the errors of filetimer.Client.
     """
 
     def __init__(self, file_path: str | os.PathLike[str] | None = None,
