@@ -62,6 +62,8 @@ struct ClockReading {
     const std::int64_t wall_ns = read_clock(CLOCK_REALTIME).count();
     return {wall_ns, Instant::now()};
   }
+  // Returns the wall clock less the monotonic one.
+  [[nodiscard]] constexpr std::int64_t offset() const { return wall_ns - mono.ns; }
 };
 
 // Returns Unix seconds of the wire as monotonic time of this boot, rounded up to the next

@@ -83,18 +83,9 @@ Duration grace_before_due(const Slot& slot, Duration servers_grace) {
 }
 
 Instant due_after_losses(const Slot& slot, std::int64_t word, const ScopeSpan& span,
-                         Duration max_timeout, Duration grace, const LostTime& server,
-                         const LostTime& worker) {
-  const Instant timed_out = due_time(slot, word, max_timeout) +
-                            (slot_word::is_paused(word) ? Duration::zero() : span.carried);
-  if (server.end() == Instant{} && worker.end() == Instant{}) {
-    return timed_out + grace;
-  }
-  const Instant due = due_after_losses(timed_out + grace, span, server, worker);
-  // The whole grace follows the signal, though a time was lost in which both had passed.
-  return grace == Duration::zero()
-             ? due
-             : std::max(due, due_after_losses(timed_out, span, server, worker) + grace);
+                         Duration max_timeout, const LostTime& server, const LostTime& worker) {
+  const Duration carried = slot_word::is_paused(word) ? Duration::zero() : span.carried;
+  return due_after_losses(due_time(slot, word, max_timeout) + carried, span, server, worker);
 }
 
 // A pause moves Slot::started, past the times that were lost before it, and Slot::left is without

@@ -4,10 +4,10 @@
 //
 //   due = deadline                     of the word: opened or renewed at `started` + timeout
 //   due = min(due, started + --max-timeout)     (from the pause, while the scope is paused)
-//   due = due + grace, if the scope is signalled first (slot_flag::kSignalFirst)
 //   due = later, by the time lost since `started`: that of the server, then that of the worker
 //   due = later, after a pause, by what was left at the pause of the time lost before
-//   signalled when it would be due without the grace
+//   due = signal + grace, if the scope is signalled first (slot_flag::kSignalFirst): its signal
+//         comes when the scope would be due otherwise
 //   warned at `started` + soft, if that is before all of this
 //
 // SPDX-License-Identifier: MIT
@@ -138,11 +138,10 @@ inline std::uint32_t grace_ms_of(Duration grace) {
 Duration grace_before_due(bool has_flag, int signal, Duration grace);
 // Returns the same for a slot. `servers_grace` is that of a scope that names none.
 Duration grace_before_due(const Slot& slot, Duration servers_grace);
-// Returns when the scope of a slot with the open word `word` is due, which is `grace` after its
-// timeout. A `span` with something carried begins with the end of the pause.
+// Returns when the scope of a slot with the open word `word` is due, or signalled first. A `span`
+// with something carried begins with the end of the pause.
 Instant due_after_losses(const Slot& slot, std::int64_t word, const ScopeSpan& span,
-                         Duration max_timeout, Duration grace, const LostTime& server,
-                         const LostTime& worker);
+                         Duration max_timeout, const LostTime& server, const LostTime& worker);
 
 // Which lost times count for the scope in a slot. After a pause it knows what the scope had got for
 // times before, which the slot does not have.

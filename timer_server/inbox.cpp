@@ -25,10 +25,6 @@ constexpr Duration kFloodPause = std::chrono::microseconds{200};
 // When to read again, and to try to listen, after listen() has failed.
 constexpr Duration kListenAgain = std::chrono::milliseconds{100};
 
-constexpr std::int64_t offset_of(const ClockReading& clocks) {
-  return clocks.wall_ns - clocks.mono.ns;
-}
-
 // Returns bounded_scope_name(). Only a name that has to be cut takes memory, which `cut` owns then:
 // no release and no renewal of another one may be lost for want of memory.
 std::string_view bounded(std::string_view whole, std::string& cut) {
@@ -82,7 +78,7 @@ void Inbox::read(std::size_t most) {
   }
   if (read < most) {
     emptied_ = looked.mono;  // the server may have been stopped since
-    wall_offset_ = offset_of(looked);
+    wall_offset_ = looked.offset();
   }
   // A full pipe holds more than half of its capacity: a line that has room behind the last one of a
   // memory page is written there. The rest of a page that is partly read is not counted.
@@ -126,7 +122,7 @@ Status Inbox::acquire(const wire::Request& request, std::string_view line) {
   SlotReading terms = core_.policy.terms_of(request, clocks);
   // The wall clock may have been set since the line was written, as it is at the end of a suspend:
   // a scope seems to be due, or opened before the pipe was empty.
-  const std::int64_t step = offset_of(clocks) - wall_offset_;
+  const std::int64_t step = clocks.offset() - wall_offset_;
   if (step > 0 && (terms.deadline <= now_.mono || terms.acquired < emptied_)) {
     clocks.wall_ns -= step;
     terms = core_.policy.terms_of(request, clocks);
@@ -222,7 +218,7 @@ void Inbox::retry() {
   const std::int64_t offset = wall_offset_;
   for (const Retried& each : std::exchange(retried_, {})) {
     now_ = each.read;
-    wall_offset_ = offset_of(now_);  // each.read has the steps of before
+    wall_offset_ = now_.offset();  // each.read has the steps of before
     reader_.read_again(each.line);
   }
   wall_offset_ = offset;

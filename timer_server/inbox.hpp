@@ -90,7 +90,7 @@ class Inbox {
   Instant emptied_ = Instant::never();  // just before the last read() that emptied the pipe
   // The wall clock less the monotonic one, at that moment: when the next lines are written, the
   // wall clock may not have been set yet.
-  std::int64_t wall_offset_ = now_.wall_ns - now_.mono.ns;
+  std::int64_t wall_offset_ = now_.offset();
   Instant waited_since_ = Instant::never();
   // The requests that are tried again, at most.
   static constexpr std::size_t kMostRetried = 1024;

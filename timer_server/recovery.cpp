@@ -103,15 +103,6 @@ void Recovery::adopt_pipe_page(pid_t pid) {
     worker->pipe = *page;
     worker->pages.push_back(*page);
     worker->left_on_pipe = Instant::now();  // an upper bound: the time is not saved
-    for (const KillState& kill : past_) {
-      for (const Expiry& expiry : kill.expiries) {
-        // A release since the verdict on an idle timeout is in the file of the kill.
-        if (expiry.scope.has(slot_flag::kIdle) && !kill.verdict &&
-            is_of(kill, pid, worker->process->start_time)) {
-          worker->left_on_pipe = expiry.scope.deadline;
-        }
-      }
-    }
     for (const SlotReading& reading : (*page)->open_slots()) {
       if (past_verdict(pid, worker->process->start_time, reading).kill != nullptr) {
         (*page)->restore_verdict(reading.id);
@@ -199,6 +190,11 @@ void Recovery::resume_kill(KillState& past) {
   }
   messages::warning("pid {} was to be killed by a server that has ended ({}): going on with it",
                     order.worker.process->pid, order.id());
+  for (const Expiry& expiry : order.expiries) {
+    if (worker != nullptr && expiry.scope.has(slot_flag::kIdle)) {
+      worker->left_on_pipe = expiry.scope.deadline;  // a release since the verdict is in the file
+    }
+  }
   kills_.start(worker, std::move(order), Instant::now());
 }
 

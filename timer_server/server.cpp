@@ -382,14 +382,13 @@ void Server::on_signal(int signal, bool is_from_terminal) {
 }
 
 void Server::advance_life(Instant now) {
-  const bool judged = life_.judges();
-  const bool has_more = judged && core_.wants_scan;  // to judge in the next iteration
+  const bool has_more = life_.judges() && core_.wants_scan;  // to judge in the next iteration
   if (kills_.idle() && !has_more && children_.is_done_killing()) {
     (void)life_.handle(LifeCycle::Event::kKillsDone, now);
   }
   life_.advance(now);
-  if (judged && !life_.judges()) {
-    kills_.abandon();  // the time for kills is up
+  if (life_.phase() == LifeCycle::Phase::kFinishingHooks) {
+    kills_.abandon();  // the time for kills is up; it has failed before, perhaps
   }
 }
 
@@ -437,11 +436,13 @@ void Server::withdraw() {
     messages::error("the log '{}' could not be written to the end", core_.log->path());
   }
   core_.kill_files.remove_synced(core_.log->synced());
-  if (!core_.directory.pipe().outlives_server()) {
-    read_last_requests();
-  }
   if (metrics_file_.is_wanted()) {
     metrics_file_.write_last(metrics_text(status(), FILETIMER_VERSION, false));
+  }
+  if (!core_.directory.pipe().outlives_server()) {
+    read_last_requests();
+    inbox_.stop_listening();
+    core_.directory.pipe().close();  // what is written from now on fails, and is not lost
   }
   control_.answer_stopped();
 }

@@ -283,7 +283,7 @@ class LogJudge:
         self.expect(from_acquire + TIMEOUT_ROUNDING >= timeout or timeout == 0, "not-early",
                     f"its deadline is {from_acquire} s after its opening, its timeout {timeout} s")
         if (warned := self.signalled.get(scope_id(record))) is not None:
-            grace = record.deadline - warned.seconds("soft_mono_ns")
+            grace = record.deadline - warned.at
             self.expect(grace + TIMEOUT_ROUNDING >= record.number("grace_s"), "signals",
                         f"it expired {grace} s after its signal")
         self.expect(is_near(from_acquire + overdue, elapsed), "record-times",

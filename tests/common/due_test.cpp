@@ -150,31 +150,6 @@ TEST_CASE("a deadline is later by the time that was lost since its scope began")
   }
 }
 
-TEST_CASE("a scope that is signalled first has its whole grace after the signal") {
-  Slot slot{};
-  slot.started.store(at(100s).ns);
-  slot.timeout.store(Duration{10s}.count());
-  slot.signal.store(SIGTERM);
-  slot.grace_ms.store(5'000);
-  slot.flags.store(slot_flag::kSignalFirst);
-  REQUIRE(grace_before_due(slot, 30s) == 5s);
-  for (const Losses& row : std::vector<Losses>{
-           {"nothing was lost", {}, {}, 110s},
-           {"lost before the signal", {{102s, 105s}}, {}, 113s},
-           {"lost in the grace", {}, {{111s, 113s}}, 115s},
-           {"both passed in that time", {{109s, 130s}}, {}, 140s},
-           {"lost long after both", {{400s, 402s}}, {}, 404s},
-       }) {
-    CAPTURE(row.what);
-    const auto due = [&](Duration grace) {
-      return due_after_losses(slot, at(110s).ns, {at(100s), 10s}, kForever, grace,
-                              lost_time(row.server), lost_time(row.worker));
-    };
-    CHECK(due(0s) == at(row.due));  // the signal
-    CHECK(due(5s) == at(row.due + 5s));
-  }
-}
-
 TEST_CASE("only a scope with a signal before SIGKILL is signalled first") {
   struct Row {
     std::uint16_t flags;

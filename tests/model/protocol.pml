@@ -672,7 +672,7 @@ end:
    * code: timer_server/server.cpp Server::iterate 27e0f6cf
    * code: timer_server/server.cpp Server::run_once fe7f2ca9
    * code: timer_server/server.cpp Server::read_progress c5ea77a4
-   * code: timer_server/inbox.cpp Inbox::read 00b1612c
+   * code: timer_server/inbox.cpp Inbox::read 010cedcd
    * code: timer_server/watch/page_registry.cpp WatchRegistry::look_for_pages 24c79400
    * code: timer_server/watch/page_registry.cpp WatchRegistry::on_wake_up_message c54255cc
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::run 711d3078
@@ -708,7 +708,7 @@ end:
        :: else -> i++; scan_next_page()
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 56f5f28b
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 905ae026
    * code: common/wake_protocol.hpp read_deadline 06e3b5d7
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 7e0cbe18 */
   :: d_step { server_at == READ_SLOT ->
@@ -786,7 +786,7 @@ end:
        kill_next() }
 
   /* Server::withdraw(): BoardFile::stop(), RequestPipe::remove_from_path()
-   * code: timer_server/server.cpp Server::withdraw 4fbfc8aa
+   * code: timer_server/server.cpp Server::withdraw 822734de
    * code: timer_server/runtime_directory.cpp BoardFile::stop 555df702 */
   :: d_step { server_at == ASLEEP && ends > 0 ->
        REACHED(W_STOPPED);

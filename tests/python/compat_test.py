@@ -191,8 +191,9 @@ class Bytes(Case):
             pathlib.Path(self.server.fifo).write_text("\n".join(written) + "\n")
             self.client("ping")
             self.assertEqual(self.open_scopes(worker.pid), scopes)
+        self.place("scopes/4711-8d2f60c1a5b37e94", b"no page")
         pathlib.Path(self.server.fifo).write_text(page + "\n")
-        self.assertIn("page '4711-8d2f60c1a5b37e94': cannot open", self.record("rejected")["reason"])
+        self.assertIn("page '4711-8d2f60c1a5b37e94': it has 7 bytes", self.record("rejected")["reason"])
 
     def test_a_log_is_read(self):
         log = self.place("expired.jsonl", (self.kept / "log.jsonl").read_bytes())

@@ -131,6 +131,24 @@ class Seen(ServerCase):
         evidence = self.record("evidence", worker.pid)
         self.assertNotEqual(evidence.get("wchan"), "0")
 
+    def test_threads_that_have_ended_meanwhile_are_not_listed(self):
+        workers = [self.start_worker("""
+            import ctypes
+            libc = ctypes.CDLL(None)
+            def start_others():
+                one = ctypes.c_ulong()
+                while True:
+                    if libc.pthread_create(ctypes.byref(one), None, libc.usleep, ctypes.c_void_p(3000)) == 0:
+                        libc.pthread_detach(one)
+            threading.Thread(target=start_others, daemon=True).start()
+            with filetimer.expires(0.5):
+                time.sleep(60)
+            """) for _ in range(8)]
+        for each in workers:
+            each.wait(suite.BOUND_S)
+            threads = self.record("evidence", each.pid)["threads"]
+            self.assertEqual([thread for thread in threads if thread["state"] == "?"], [])
+
     def test_the_helpers_end_with_the_evidence(self):
         worker = self.start_worker("with filetimer.expires(0.1): time.sleep(60)")
         self.record("killed", worker.pid)

@@ -559,6 +559,25 @@ class Releases(ServerCase):
         self.assertEqual((killed["verdict"], killed["reason"]), ("spared", "released late, but before the signal"))
 
 
+    def test_none_is_written_to_the_pipe_of_a_server_that_reads_it_no_more(self):
+        reading, writing = os.pipe()
+        for each in reading, writing:
+            self.addCleanup(os.close, each)
+        room = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+        os.write(writing, bytes(room))  # the server's last message waits for 0.2 s
+        self.server.close()
+        server = subprocess.Popen([SERVER, "--dir", self.dir, "--log-level", "debug"], stdout=subprocess.PIPE,
+                                  stderr=writing)
+        self.addCleanup(suite.end, server)
+        server.stdout.readline()  # it is ready
+        with open(self.server.fifo, "wb", buffering=0) as pipe:
+            server.terminate()
+            suite.wait_until(lambda: not os.path.exists(self.server.fifo))
+            time.sleep(0.1)
+            with self.assertRaises(BrokenPipeError):
+                pipe.write(b'{"version": 1, "pid": 1, "scope_id": "x", "expiration_time": -1, "signal": 0}\n')
+
+
 class FullDisk(ServerCase):
     def test_a_kill_whose_end_cannot_be_noted_is_not_continued(self):
         self.server.close()
@@ -601,6 +620,14 @@ class RemovedPages(ServerCase):
             os.remove(f"{self.dir}/scopes/p-{number}")
         worker.kill()
         self.assertEqual(self.record("left_open", worker.pid)["scope"], "inside")
+
+    def test_those_of_workers_that_have_ended_before_the_server_looks_are_not_rejected(self):
+        self.configure()
+        os.kill(self.server.pid, signal.SIGSTOP)
+        self.run_worker("with filetimer.expires(5, 'short'): pass")
+        os.kill(self.server.pid, signal.SIGCONT)
+        suite.wait_until(lambda: filetimer.admin.status().requests > 1, "the wake-up message is not read")
+        self.assertEqual(filetimer.admin.status().rejected, 0)
 
 
 class SlowEvidence(ServerCase):
@@ -755,8 +782,57 @@ class Outcomes(WithoutMemory):
         self.assertEqual(self.record("killed", worker.pid)["verdict"], "dead")
 
 
+    def test_the_outcome_of_a_kill_that_the_stop_ends_is_recorded_when_there_is_memory(self):
+        worker = self.start_worker("""
+            signal.signal(signal.SIGTERM, lambda *_: open(sys.argv[1], "w").close())
+            say("ready")
+            while True:
+                time.sleep(600)
+            """, str(self.flag))
+        worker.stdout.readline()
+        with open(self.server.fifo, "w") as pipe:
+            self.write(pipe, worker, "step", 0.5, signal=15)
+        suite.wait_until(self.flag.exists)
+        os.kill(self.server.pid, signal.SIGTERM)
+        time.sleep(3)  # the stop gives kills 2 s
+        self.flag.unlink()
+        self.assertEqual(self.record("killed", worker.pid)["verdict"], "spared")
+
+
+class EndsBeforeTheSignal(WithoutMemory):
+    over = 900  # less than a record has
+    options = (*WithoutMemory.options, "--kill", "process", "--kill-wait", "300ms")
+
+    def test_such_an_end_is_recorded_when_there_is_memory(self):
+        worker = self.start_worker("time.sleep(600)")
+        slow = subprocess.Popen([*with_slow("pidfd_send_signal", "delay_enter", 500_000), "-p", str(self.server.pid)],
+                                stderr=subprocess.DEVNULL)
+        self.addCleanup(suite.end, slow)
+        status = pathlib.Path(f"/proc/{self.server.pid}/status")
+        suite.wait_until(lambda: slow.poll() is not None or "\nTracerPid:\t0\n" not in status.read_text())
+        if slow.poll() is not None:
+            self.skipTest("strace may not trace the server")
+        time.sleep(0.3)  # so that the deadline is not before the start of the worker
+        with open(self.server.fifo, "w") as pipe:
+            self.write(pipe, worker, "step", -0.1, signal=15)
+            kills = pathlib.Path(self.dir, "kills")
+            suite.wait_until(lambda: any("judged" in each.read_text() for each in kills.glob("*")))
+            self.flag.touch()
+            worker.kill()
+            worker.wait()
+            time.sleep(2.5)  # longer than the signals take, and the wait for a death
+        self.flag.unlink()
+        self.assertEqual(self.record("killed", worker.pid)["verdict"], "already_gone")
+
+
 class Messages(ServerCase):
     def test_each_of_many_is_written_when_the_reader_of_standard_error_reads_again(self):
+        self.check_messages(is_blocking=True)
+
+    def test_each_of_many_is_written_to_a_pipe_that_another_process_has_made_non_blocking(self):
+        self.check_messages(is_blocking=False)
+
+    def check_messages(self, is_blocking):
         dir = os.path.join(self.folder, "other")
         for folder in dir, dir + "/kills":
             os.mkdir(folder, 0o700)
@@ -765,6 +841,7 @@ class Messages(ServerCase):
         reading, writing = os.pipe()
         self.addCleanup(os.close, reading)
         fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+        os.set_blocking(writing, is_blocking)
         server = subprocess.Popen([SERVER, "--dir", dir], stdout=subprocess.PIPE, stderr=writing)
         self.addCleanup(suite.end, server)
         os.close(writing)

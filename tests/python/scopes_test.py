@@ -918,6 +918,13 @@ class MaxTimeout(ServerCase):
         scope.release()
 
 
+class EndlessMaxTimeout(ServerCase):
+    options = (*MaxTimeout.options, "--max-timeout", "inf")
+
+    def test_it_is_none(self):
+        self.assertNotIn("max_timeout_s", self.record("server_started")["settings"])
+
+
 class DryRun(ServerCase):
     options = ("--dry-run",)
 

@@ -381,8 +381,8 @@ class PageMachine final : public Machine {
              "k{} has the flags {}", key, slot.flags.load());
       const WorkerPage::Scan scan = scan_at({});
       const Instant due =
-          due_after_losses(slot, word, {}, scan.terms.max_timeout,
-                           grace_before_due(slot, scan.terms.grace), scan.server, scan.worker);
+          due_after_losses(slot, word, {}, scan.terms.max_timeout, scan.server, scan.worker) +
+          grace_before_due(slot, scan.terms.grace);
       expect(is_at(due, known.due) || (known.due <= model_.now && due <= Instant::now()),
              "k{} is due at {}: expected {} h", key, (due - begin_).count(), known.due);
       expect(slot.timeout == hours(known.timeout).count() &&

@@ -128,16 +128,24 @@ ThreadEvidence read_thread(const std::string& folder, pid_t pid, pid_t tid, Evid
   return thread;
 }
 
-// Reads threads until `most` are read.
+// Reads threads until `most` are read. The process keeps a main thread until it ends.
 void read_threads(pid_t pid, const std::vector<pid_t>& tids, std::size_t most, Evidence& evidence) {
   const std::vector<pid_t> read = mapped(evidence.threads, &ThreadEvidence::tid);
+  evidence.threads_omitted = 0;
   for (const pid_t tid : tids) {
-    if (evidence.threads.size() < most && std::ranges::find(read, tid) == read.end()) {
-      evidence.threads.push_back(
-          read_thread(fmt::format("/proc/{}/task/{}", pid, tid), pid, tid, evidence));
+    if (std::ranges::find(read, tid) != read.end()) {
+      continue;
+    }
+    if (evidence.threads.size() >= most) {
+      ++evidence.threads_omitted;
+      continue;
+    }
+    ThreadEvidence thread =
+        read_thread(fmt::format("/proc/{}/task/{}", pid, tid), pid, tid, evidence);
+    if (thread.state != '?' || tid == pid) {  // otherwise it has ended
+      evidence.threads.push_back(std::move(thread));
     }
   }
-  evidence.threads_omitted = tids.size() - std::min(tids.size(), evidence.threads.size());
 }
 
 void read_children(pid_t pid, const std::vector<pid_t>& tids, Evidence& evidence) {

@@ -326,7 +326,9 @@ bool Kills::wait_for_death(Kill& kill, Instant now) {
     return false;
   }
   note_death(kill);  // the only look at the worker: its death is noted before the kill ends
-  if (kill.worker_died && kill.targets.others_alive().empty()) {
+  // Without a signal: this step has found all of them ended before, and had no memory for the end.
+  const bool has_worker_ended = kill.worker_died || kill.order.sent.empty();
+  if (has_worker_ended && kill.targets.others_alive().empty()) {
     // All of them may have exited while they were being stopped.
     std::erase_if(kill.order.sent, [](const SentSignal& sent) { return sent.pids.empty(); });
     const bool was_signalled = !kill.order.sent.empty();

@@ -54,6 +54,7 @@ class KillTargets {
   // Leaves the worker the only target, as with KillMode::kProcess.
   void spare_others() {
     mode_ = KillMode::kProcess;
+    ends_.clear();  // before their descriptors are closed: other files may get these numbers
     others_.clear();
   }
   // Finds the descendants of the worker that are there now. Adds the processes that an earlier

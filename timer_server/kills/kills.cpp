@@ -74,8 +74,8 @@ void finish_scopes(Core& core, Worker& worker, std::span<const Expiry> expiries)
   if (worker.pipe) {
     worker.pipe->end_cancelled();
   }
-  core.workers.note_unsaved(worker);
   core.wants_scan |= !worker.pages.empty();  // it has scopes to be judged
+  core.workers.note_unsaved(worker);
 }
 
 }  // namespace
@@ -433,16 +433,18 @@ void Kills::end(Kill& kill, KillVerdict verdict, std::string_view reason) {
   if (kill.worker_died && kill.worker().pidfd) {  // else it died while no server ran
     outcome.dead_after = *kill.worker_died - kill.order.sent.front().when.mono;
   }
-  end(kill.order, outcome);
-  // Not before: for want of memory the next iteration records the outcome.
+  const std::uint64_t number = record_outcome(kill.order, outcome);
+  // Not before: for want of memory the next iteration records the outcome. Nor later: it would
+  // record it twice.
   kill.stage = Stage::kEnded;
   const auto found = kill_of_.find(&kill.worker());
   if (found != kill_of_.end() && found->second == &kill) {
     kill_of_.erase(found);
   }
+  finish(kill.order, outcome, number);
 }
 
-void Kills::end(const KillState& order, Records::Outcome outcome) {
+std::uint64_t Kills::record_outcome(const KillState& order, Records::Outcome outcome) {
   outcome.signals = order.sent;
   outcome.cancelled = order.cancelled;
   outcome.list_bytes = core_.log->room_for_details();
@@ -452,8 +454,15 @@ void Kills::end(const KillState& order, Records::Outcome outcome) {
     outcome.cancelled = {};  // the first record alone lists them: there may be a thousand of both
   }
   core_.kill_files.end(order.id(), outcome.verdict, records);
-  const std::uint64_t number = core_.log->append(std::move(records));
+  return core_.log->append(std::move(records));
+}
+
+// The scopes come first: they are judged again also if what follows fails for want of memory.
+void Kills::finish(const KillState& order, const Records::Outcome& outcome, std::uint64_t number) {
   const std::shared_ptr<const Process>& process = order.worker.process;
+  if (Worker* const worker = core_.workers.find(*process)) {
+    finish_scopes(core_, *worker, order.expiries);
+  }
   core_.kill_files.remove_after(order.expiries, process->is_alive() ? process.get() : nullptr,
                                 number);
   incidents_.want_record();
@@ -470,9 +479,6 @@ void Kills::end(const KillState& order, Records::Outcome outcome) {
     messages::info("{} is dead ({})", description_of(order.worker), order.id());
   }
   start_hook(order, outcome.verdict, number);
-  if (Worker* const worker = core_.workers.find(*process)) {
-    finish_scopes(core_, *worker, order.expiries);
-  }
 }
 
 void Kills::start_hook(const KillState& order, KillVerdict verdict, std::uint64_t record_number) {

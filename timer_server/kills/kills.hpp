@@ -82,7 +82,9 @@ class Kills {
   void start(Worker* worker, KillState order, Instant now);
   // Records the outcome of a kill that needs no step, with the signals and the cancelled scopes of
   // the order.
-  void end(const KillState& order, Records::Outcome outcome);
+  void end(const KillState& order, const Records::Outcome& outcome) {
+    finish(order, outcome, record_outcome(order, outcome));
+  }
   // Starts the hook for a kill that has ended. `record_number`: of its last `killed` record.
   void start_hook(const KillState& order, KillVerdict verdict, std::uint64_t record_number);
 
@@ -104,7 +106,7 @@ class Kills {
   // when the server begins to stop.
   void shorten_waits(Instant now);
   // Ends all kills with the outcome that they have now. One whose verdict is not recorded yet is
-  // left to the next server. Called when the server stops.
+  // left to the next server. Called when the server stops, and again after an exception.
   void abandon();
 
   // Returns the processes that no kill signals: the server and its ancestors.
@@ -181,6 +183,10 @@ class Kills {
   void end_without_signal(Kill& kill);
   void end_with_current_outcome(Kill& kill);
   void end(Kill& kill, KillVerdict verdict, std::string_view reason);
+  // Returns the number of the last record.
+  std::uint64_t record_outcome(const KillState& order, Records::Outcome outcome);
+  // Does what follows the records: `number` is that of the last one.
+  void finish(const KillState& order, const Records::Outcome& outcome, std::uint64_t number);
 
   Core& core_;
   const KillPolicy& policy_ = core_.settings.kill;

@@ -49,10 +49,13 @@ class RequestPipe {
 
   // Removes the pipe from its path, unless another file is there or the pipe outlives the server.
   void remove_from_path() const {
-    if (!outlives_server_ && identity_of(path_) == identity_of(fd_.get())) {
+    if (fd_ && !outlives_server_ && identity_of(path_) == identity_of(fd_.get())) {
       ::unlink(path_.c_str());
     }
   }
+  // Ends the reading of a pipe that was removed from its path: writers that still have it open get
+  // EPIPE.
+  void close() { fd_.reset(); }
 
  private:
   RequestPipe(std::string path, UniqueFd fd, bool outlives_server);

@@ -54,30 +54,21 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
                                ? notes_of(index).losses.look(slot, word, scan.terms.max_timeout,
                                                              scan.server, scan.worker, scan.now)
                                : ScopeSpan{};
-    const auto due_after = [&](Duration after_timeout) {
-      return due_after_losses(slot, word, span, scan.terms.max_timeout, after_timeout, scan.server,
-                              scan.worker);
-    };
-    Instant deadline = due_after(grace);
-    Instant timed_out = deadline;
-    if (grace > Duration::zero()) {
-      timed_out = due_after(Duration::zero());
-      if (timed_out > scan.now) {
-        next = std::min(next, timed_out);
-      } else {
-        activity.shortest = std::min(activity.shortest, grace);  // so a pause in it is noticed
-        if (notes_of(index).signalled != word) {
-          // The first look may come late, as that of the next server.
-          const Instant grace_until = std::max(deadline, scan.now + grace);
-          next = std::min(next, grace_until);
-          // Otherwise the slot has another scope by now, and its worker wakes the server if needed.
-          if (is_unchanged(slot, word)) {
-            found.to_signal.push_back({index, word, timed_out, grace_until});
-          }
-          return;
-        }
-        deadline = std::max(deadline, notes_of(index).grace_until);
+    const Instant timed_out =
+        due_after_losses(slot, word, span, scan.terms.max_timeout, scan.server, scan.worker);
+    Instant deadline = timed_out;
+    if (grace > Duration::zero() && notes_of(index).signalled == word) {
+      activity.shortest = std::min(activity.shortest, grace);  // so a pause in it is noticed
+      const Instant signalled = notes_of(index).signalled_at;
+      deadline = due_after_losses(signalled + grace, {signalled, grace}, scan.server, scan.worker);
+    } else if (grace > Duration::zero() && timed_out <= scan.now) {
+      activity.shortest = std::min(activity.shortest, grace);
+      next = std::min(next, scan.now + grace);
+      // Otherwise the slot has another scope by now, and its worker wakes the server if needed.
+      if (is_unchanged(slot, word)) {
+        found.to_signal.push_back({index, word, timed_out, scan.now});
       }
+      return;
     }
     if (deadline <= scan.now) {
       found.due.push_back({index, word, deadline});

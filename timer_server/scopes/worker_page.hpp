@@ -73,7 +73,7 @@ class WorkerPage {
     std::size_t slot = 0;
     std::int64_t word = 0;
     Instant deadline;
-    Instant grace_until{};  // at least, of one to be signalled
+    Instant signalled_at{};  // of one to be signalled: now
   };
   // The scopes that a scan has found.
   struct Found {
@@ -111,7 +111,7 @@ class WorkerPage {
   void note_signalled(const Due& scope) {
     Notes& notes = notes_of(scope.slot);
     notes.warned = notes.signalled = scope.word;  // its soft deadline has passed, too
-    notes.grace_until = scope.grace_until;
+    notes.signalled_at = scope.signalled_at;
   }
   // Returns when the idle timeout is due if the last release was at `last_left`. Returns nothing if
   // it was judged since.
@@ -228,8 +228,8 @@ class WorkerPage {
   struct Notes {
     std::int64_t warned = slot_word::kFree;     // the word under which it was warned about last
     std::int64_t signalled = slot_word::kFree;  // and signalled last
-    Instant grace_until;                        // at least, if it was signalled
-    Instant judged_idle;                        // the last deadline of an idle timeout
+    Instant signalled_at;
+    Instant judged_idle;  // the last deadline of an idle timeout
     ScopeLosses losses;
   };
   Notes& notes_of(std::size_t slot) {

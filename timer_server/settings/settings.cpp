@@ -96,8 +96,10 @@ std::string why_empty(const std::string& word) {
 }
 
 Duration duration_of(const std::string& option, const std::string& word,
-                     Duration least = Duration{1}, const char* otherwise = "") {
-  const auto duration = parse_duration(word);
+                     Duration least = Duration{1},
+                     EndlessDuration endless = EndlessDuration::kRefused,
+                     const char* otherwise = "") {
+  const auto duration = parse_duration(word, endless);
   if (!duration) {
     throw CLI::ValidationError(option, duration.error().message + otherwise);
   }
@@ -113,12 +115,15 @@ CLI::Option* add_text(CLI::App& app, const std::string& name, const std::string&
   return app.add_option(name, value, help)->type_name(type)->check(why_empty);
 }
 
-// `value` is a Duration, or optional.
+// `value` is a Duration, or optional: then "inf" is none.
 template <class Value>
 void add_duration(CLI::App& app, const std::string& name, Value& value, const std::string& help,
                   Duration least = Duration{1}) {
+  constexpr auto kEndless =
+      std::is_same_v<Value, Duration> ? EndlessDuration::kRefused : EndlessDuration::kAllowed;
   const auto take = [&value, name, least](const std::string& word) {
-    value = duration_of(name, word, least);
+    const Duration duration = duration_of(name, word, least, kEndless);
+    value = duration == kForever ? Value{} : Value{duration};
   };
   app.add_option_function<std::string>(name, take, help)->type_name("DUR");
 }
@@ -173,8 +178,9 @@ void add_time_options(CLI::App& app, Settings& settings) {
 
 void add_kill_options(CLI::App& app, Settings& settings) {
   const auto take_grace = [&settings](const std::string& word) {
-    settings.grace =
-        word == "off" ? kForever : duration_of("--grace", word, Duration{1}, ", or off");
+    settings.grace = word == "off" ? kForever
+                                   : duration_of("--grace", word, Duration{1},
+                                                 EndlessDuration::kRefused, ", or off");
   };
   app.add_option_function<std::string>("--grace", take_grace,
                                        "from first signal to SIGKILL [own clients 10s, else off]")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "timer_server/system/messages.hpp"
 
+#include <poll.h>
 #include <sys/stat.h>
 #include <syslog.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <string>
 
 #include "common/limits.hpp"
+#include "common/posix.hpp"
 #include "common/text.hpp"
 #include "timer_server/system/mutex.hpp"
 #include "timer_server/system/side_threads.hpp"
@@ -57,7 +59,19 @@ struct Channel {
     const std::string line =
         is_journal ? fmt::format("<{}>{}\n", static_cast<int>(message.level), message.text)
                    : fmt::format("timer_server: {}: {}\n", name_of(message.level), message.text);
-    (void)!::write(STDERR_FILENO, line.data(), line.size());
+    // A process that shares the pipe or the terminal, such as COMMAND, may have set O_NONBLOCK.
+    for (std::string_view rest = line; !rest.empty();) {
+      const ssize_t put =
+          retry_eintr([&] { return ::write(STDERR_FILENO, rest.data(), rest.size()); });
+      if (put > 0) {
+        rest.remove_prefix(static_cast<std::size_t>(put));
+        continue;
+      }
+      pollfd room{STDERR_FILENO, POLLOUT, 0};
+      if (put == 0 || errno != EAGAIN || retry_eintr([&] { return ::poll(&room, 1, -1); }) < 0) {
+        return;
+      }
+    }
   }
 
   void run() {

@@ -161,6 +161,10 @@ void WatchRegistry::look_at(const std::string& name) {
     return;
   }
   const auto opened = MappedPage::open(core_.directory.pages().page_path(name), name);
+  if (!opened && opened.error().errno_value == ENOENT) {
+    free_.erase(name);  // the worker has ended, and its page was removed
+    return;
+  }
   if (!opened) {
     refuse(name, opened.error());
     return;

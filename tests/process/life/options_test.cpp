@@ -37,7 +37,7 @@ TEST_CASE("an unknown option or a bad value is bad usage, quoted on one line, al
            {{"--max-interval", "inf"}, "'inf'"},
            {{"--max-interval", "100us"}, "'100us' is too short: expected at least 1ms"},
            {{"--max-timeout", "NaN"}, "'NaN'"},
-           {{"--default-timeout", "inf"}, "'inf'"},
+           {{"--default-timeout", "soon"}, "500ms, or inf"},
            {{"--evidence-timeout", "2x"}, "'2x'"},
            {{"--kill-wait", "99999999999"}, "'99999999999' is too long"},
            {{"--kill", "everyone"}, "'everyone'"},

@@ -221,6 +221,9 @@ TEST_CASE("a scope that is signalled first has its whole grace after a signal th
     REQUIRE(look.found.to_signal.size() == 1);
     page.note_signalled(look.found.to_signal.front());
     CHECK(page.due(now, kNothingLost) == now + 10s);
+    LostTime worker;
+    worker.add(now + 7s, now + 8s);  // in the grace
+    CHECK(page.due(now + 8s, worker) == now + 11s);
   }
 }
 
