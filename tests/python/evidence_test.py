@@ -16,7 +16,9 @@ import unittest.mock
 
 import filetimer
 import suite
+from filetimer import _ask
 from harness import CLIENT, SERVER, ServerCase
+from records import judge_logs, records, wait_for_record
 
 WAIT = """
 with filetimer.expires(60):
@@ -256,19 +258,88 @@ class WithoutStacks(ServerCase):
         self.assertNotIn("Python", evidence.get("missing", ""))
 
 
+def server_with_hung_helper(test, *options):
+    """Returns a server in the folder `run` beside a helper for native stacks that writes its variables and hangs."""
+    folder = suite.folder_of(test, "python")
+    helper = pathlib.Path(folder, "filetimer-stacks")
+    helper.write_text('#!/bin/sh\nexport -p > "$0.variables"\nexec sleep 60\n')
+    helper.chmod(0o755)
+    server = filetimer.Server(*options, dir=folder + "/run", executable=shutil.copy(SERVER, folder))
+    test.addCleanup(server.close)
+    return server
+
+
 class HungHelper(unittest.TestCase):
-    def test_a_dump_takes_no_longer_than_evidence_may(self):
-        folder = suite.folder_of(self, "python")
-        helper = pathlib.Path(folder, "filetimer-stacks")
-        helper.write_text("#!/bin/sh\nexec sleep 60\n")
-        helper.chmod(0o755)
-        with filetimer.Server("--evidence-timeout", "300ms", executable=shutil.copy(SERVER, folder)) as server, \
-                filetimer.Client(server.dir) as client, client.expires(60):
-            dump = subprocess.run([CLIENT, "dump", "--json", "--dir", server.dir], stdout=subprocess.PIPE,
-                                  timeout=suite.BOUND_S, check=True).stdout
-        [worker] = json.loads(dump)["workers"]
+    def check_dump(self, server, wait_s):
+        with filetimer.Client(server.dir) as client, client.expires(60):
+            [worker] = _ask.ask(server.fifo, {"request": "dump", "wait_s": wait_s}, suite.BOUND_S)[0]["workers"]
         self.assertIn("time was up", worker["missing"])
         self.assertLess(worker["gathered_ms"], 15_000)
+
+    def test_a_dump_takes_no_longer_than_evidence_may(self):
+        variables = {"LD_LIBRARY_PATH": "/none", "DEBUGINFOD_URLS": "/none", "FILETIMER_NONE": "/none"}
+        with unittest.mock.patch.dict(os.environ, variables):
+            server = server_with_hung_helper(self, "--evidence-timeout", "300ms")
+        self.check_dump(server, 60)
+        has = pathlib.Path(server.dir, "../filetimer-stacks.variables").read_text()
+        self.assertEqual([name in has for name in variables], [True, False, False])
+
+    def test_a_dump_takes_no_longer_than_its_client_waits(self):
+        self.check_dump(server_with_hung_helper(self, "--evidence-timeout", "60s"), 0.5)
+
+
+class Peers(unittest.TestCase):
+    def start(self, count):
+        self.workers = []
+        for rank in range(count):
+            worker = subprocess.Popen(["sleep", "60"], env={**os.environ, "RANK": str(rank), "SLURM_JOB_ID": "8812"})
+            self.addCleanup(suite.end, worker)
+            self.workers.append(worker)
+            self.client("acquire", "--scope", "x", "--timeout", "1h", "--pid", str(worker.pid))
+        suite.wait_until(lambda: [json.loads(each).get("rank") is not None for each in
+                                  self.client("list", "--json").splitlines()] == [True] * count)
+
+    def client(self, *words):
+        return subprocess.run([CLIENT, *words, "--dir", self.server.dir], stdout=subprocess.PIPE, text=True,
+                              timeout=suite.BOUND_S, check=True).stdout
+
+    def expire(self, rank):
+        line = {"version": 1, "pid": self.workers[rank].pid, "scope_id": "load", "signal": 9,
+                "expiration_time": time.time() - 0.01}
+        pathlib.Path(self.server.fifo).write_text(json.dumps(line) + "\n")
+        wait_for_record(self, self.server.log, "expired", self.workers[rank].pid)
+        self.client("ping")
+
+    def peers(self):
+        """Ends the server, and returns the ranks of peers whose evidence is recorded."""
+        self.server.close()
+        judge_logs(self, os.path.dirname(self.server.log))
+        return sorted(each["rank"] for each in records([self.server.log], "peer_evidence"))
+
+    def test_one_that_expires_before_its_evidence_is_begun_has_none_as_a_peer(self):
+        self.server = server_with_hung_helper(self, "--evidence-timeout", "60s")
+        self.start(6)
+        for rank in 5, 0, 3:  # two peers are looked at together: 0 and 1
+            self.expire(rank)
+        self.assertEqual(self.peers(), [0, 1, 2, 4])
+
+    def test_each_incident_has_their_evidence_and_that_of_the_drop_ins(self):
+        folder = suite.folder_of(self, "python")
+        drop_in = pathlib.Path(folder, "job")
+        drop_in.write_text("#!/bin/sh\necho $FILETIMER_PIDS\n")
+        drop_in.chmod(0o755)
+        self.server = filetimer.Server("--evidence", "proc", "--evidence-timeout", "20s", "--evidence-dir", folder,
+                                       dir=folder + "/run")
+        self.addCleanup(self.server.close)
+        self.start(3)
+        self.expire(0)
+        self.workers[0].wait(timeout=suite.BOUND_S)
+        time.sleep(2.1)  # what expires in two seconds is of one incident
+        self.expire(1)
+        self.workers[1].wait(timeout=suite.BOUND_S)
+        self.assertEqual(self.peers(), [1, 2, 2])
+        said = [each["output"].split() for each in records([self.server.log], "evidence_command")]
+        self.assertEqual(said, [[str(each.pid) for each in self.workers[first:]] for first in (0, 1)])
 
 
 class DropIns(ServerCase):

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import re
@@ -19,6 +20,7 @@ import unittest.mock
 import filetimer
 import suite
 from harness import CLIENT, SERVER, ServerCase, worker_test
+from records import wait_for_record
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -604,6 +606,197 @@ class FullDisk(ServerCase):
         said = server.communicate(timeout=suite.BOUND_S)[1]
         self.assertEqual(said.count(f"cannot write '{kill}'"), 1, said)
         self.assertIn(f"cannot write '{kill}': No space left on device", said)
+        self.assertRegex(said, f"'{self.server.log}': [\\w ]+; records wait in memory and kills continue\n")
+        self.assertIn(f"the log '{self.server.log}' can be written again\n", said)
+
+
+class SeveralScopes(ServerCase):
+    """Scopes that expire together, or while a kill of their worker waits for evidence."""
+    options = ("--max-interval", "1h", *Restarts.waits)
+    wait_for_stage = Restarts.wait_for_stage
+
+    def write(self, worker, *scopes):
+        """Writes lines at once, so that one look finds all scopes that are due: (name, seconds from now, more)."""
+        lines = ({"version": 1, "pid": worker.pid, "scope_id": name, "signal": int(signal.SIGTERM),
+                  "expiration_time": time.time() + after_s, **more} for name, after_s, more in scopes)
+        pathlib.Path(self.server.fifo).write_text("".join(json.dumps(each) + "\n" for each in lines))
+        self.client("ping")
+
+    def wait_for_both(self, worker):
+        suite.wait_until(lambda: len(self.records("expired", worker.pid)) == 2)
+
+    def release(self, worker, scope):
+        self.write(worker, (scope, -time.time() - 1, {}))
+        self.record("released_late", worker.pid)
+
+    def go(self):
+        pathlib.Path(self.dir, "go").touch()
+
+    def killed(self, worker, scope):
+        return suite.wait_until(lambda: [each for each in self.records("killed", worker.pid)
+                                         if each["scope"] == scope])[0]
+
+    def start(self, *words):
+        worker = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(suite.end, worker)
+        time.sleep(0.2)  # a line with a deadline before the start is not for the worker
+        return worker
+
+    def start_page_worker(self, page):
+        """Returns a worker, and a function that has it do what a line says. The server knows the page."""
+        worker = self.start(os.path.join(os.environ["FILETIMER_BIN_DIR"], "page_worker"))
+        worker.stdout.readline()
+
+        def tell(line):
+            print(line, file=worker.stdin, flush=True)
+            worker.stdout.readline()
+        tell(f"make {self.dir} {page}")
+        tell("hint")
+        self.client("ping")
+        return worker, tell
+
+    def test_a_worker_that_starts_another_program_is_spared_also_if_a_scope_of_the_pipe_has_expired(self):
+        for number in range(10):
+            worker, tell = self.start_page_worker(f"p-{number}")
+            tell("open 0 page 1")
+            time.sleep(0.01)  # its deadline passes, and no message has said so
+            self.write(worker, ("line", -0.1, {}))
+            suite.wait_until(lambda: self.records("expired", worker.pid))
+            if len(self.records("expired", worker.pid)) == 2:
+                break  # in one look, so that the kill is for both
+        print("exec sleep 60", file=worker.stdin, flush=True)
+        suite.wait_until(lambda: pathlib.Path(f"/proc/{worker.pid}/comm").read_text() == "sleep\n")
+        self.go()
+        for scope in "page", "line":
+            self.assertEqual(self.killed(worker, scope)["reason"],
+                             "the worker started another program inside the scope")
+        self.assertIsNone(worker.poll())
+
+    def test_a_worker_that_has_left_the_only_scope_with_a_signal_is_spared_for_that(self):
+        worker = self.start("sleep", "60")
+        self.write(worker, ("left", -0.1, {}), ("silent", -0.1, {"signal": 0}))
+        self.wait_for_both(worker)
+        self.release(worker, "left")
+        self.go()
+        self.assertEqual(self.killed(worker, "silent")["reason"], "released late, but before the signal")
+
+    def test_a_scope_for_the_worker_alone_that_is_left_over_has_no_other_process_signalled(self):
+        worker = self.start("sh", "-c", "sleep 60 & echo $!; wait")
+        self.addCleanup(os.kill, int(worker.stdout.readline()), signal.SIGKILL)
+        self.write(worker, ("alone", -0.1, {"x_signal_first": True, "x_grace_s": math.inf}),
+                   ("all", -0.1, {"x_grace_s": 60}))
+        self.wait_for_both(worker)
+        self.release(worker, "all")
+        self.go()
+        self.assertEqual([each["pids"] for each in self.killed(worker, "alone")["signals"]], [[worker.pid]])
+
+    def test_a_signal_that_comes_late_for_another_scope_leaves_the_worker_time_to_die(self):
+        worker = self.start("sleep", "60")
+        self.write(worker, ("first", -0.1, {}))
+        self.wait_for_stage("recorded")
+        self.write(worker, ("second", -0.1, {"signal": 9}))
+        self.assertEqual(worker.wait(timeout=suite.BOUND_S), -signal.SIGTERM)
+        self.assertEqual(self.killed(worker, "first")["verdict"], "dead")
+        self.assertEqual([each["scope"] for each in self.records("expired", worker.pid)], ["first"])
+
+    def test_a_stopped_worker_is_not_signalled_for_a_scope_that_is_signalled_first(self):
+        worker, tell = self.start_page_worker("p-1")
+        tell(f"open 0 step 1 {int(signal.SIGURG)} 60000 64")
+        worker.send_signal(signal.SIGSTOP)
+        suite.wait_until(lambda: suite.state_of(worker.pid) == "T")
+        pathlib.Path(self.server.fifo).write_text("no request\n")  # has the server read all pages
+        self.assertEqual(self.record("deferred", worker.pid)["scope"], "step")
+        self.assertEqual(self.records("warned"), [])
+
+    def test_an_idle_timeout_does_not_wait_long_for_a_kill_without_sigkill(self):
+        self.go()
+        worker = self.start_worker("""
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            filetimer.configure(idle_timeout=3)
+            with filetimer.expires(60):
+                pass
+            say("idle")
+            time.sleep(60)
+            """)
+        worker.stdout.readline()
+        self.write(worker, ("job", -0.001, {"x_whole_process": True}))
+        self.assertEqual(worker.wait(timeout=suite.BOUND_S), -signal.SIGKILL)
+        self.assertEqual(self.killed(worker, "job")["reason"], "the worker survived SIGTERM, and another scope expired")
+        self.assertEqual(self.killed(worker, "(idle)")["verdict"], "dead")
+
+
+class Sessions(ServerCase):
+    def test_a_kill_spares_what_the_server_shares_a_session_with(self):
+        script = '(sleep 60 & echo $!); ("$0" --dir "$1" --evidence none &); read end'
+        dir = os.path.join(self.folder, "other")
+        leader = subprocess.Popen(["sh", "-c", script, SERVER, dir], start_new_session=True, stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE, text=True)
+        self.addCleanup(suite.end, leader)
+        orphan = int(leader.stdout.readline())
+        self.addCleanup(os.kill, orphan, signal.SIGKILL)
+        server = int(leader.stdout.readline().rpartition("pid=")[2])
+        self.addCleanup(os.kill, server, signal.SIGKILL)
+        self.assertEqual(os.getsid(server), leader.pid)
+        words = ("acquire", "--scope", "x", "--timeout", "100ms", "--pid", str(leader.pid), "--dir", dir)
+        subprocess.run([CLIENT, *words], timeout=suite.BOUND_S, check=True)
+        self.assertEqual(leader.wait(timeout=suite.BOUND_S), -signal.SIGKILL)
+        killed = wait_for_record(self, f"{dir}/expired.jsonl", "killed")
+        self.assertEqual([each["pids"] for each in killed["signals"]], [[leader.pid]])
+        self.assertEqual(suite.state_of(orphan), "S")
+
+
+class SeveralScopesOfADryRun(ServerCase):
+    options = ("--dry-run", *Restarts.waits)
+
+    def test_one_that_is_due_does_not_wait_long_for_the_evidence_of_another(self):
+        self.start_worker("""
+            with filetimer.expires(0.5, "second"), filetimer.expires(0.2, "first"):
+                time.sleep(60)
+            """)
+        suite.wait_until(lambda: [each["scope"] for each in self.records("expired")] == ["first", "second"])
+
+
+class Pauses(ServerCase):
+    options = ("--kill-wait", "4s", "--evidence", "none")
+    wait_for_stage = Restarts.wait_for_stage
+
+    def test_a_wait_for_the_death_of_a_worker_is_longer_by_the_time_that_the_server_missed(self):
+        worker = self.start_worker("""
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            with filetimer.expires(0.2, signal=signal.SIGTERM, grace=float("inf")):
+                time.sleep(60)
+            """)
+        self.wait_for_stage("signalled")
+        # The server looks once a second for that.
+        line = {"version": 1, "pid": os.getpid(), "scope_id": "x", "signal": 0, "expiration_time": time.time() + 4}
+        pathlib.Path(self.server.fifo).write_text(json.dumps(line) + "\n")
+        self.client("ping")
+        os.kill(self.server.pid, signal.SIGSTOP)
+        time.sleep(4.2)
+        os.kill(self.server.pid, signal.SIGCONT)
+        self.client("ping")
+        worker.kill()
+        self.assertEqual(self.record("killed", worker.pid)["verdict"], "dead")
+
+
+class StoppedWorkers(ServerCase):
+    options = ("--stopped", "kill", "--max-interval", "50ms")
+
+    def test_one_gets_no_time_back(self):
+        worker = self.start_worker("with filetimer.expires(2): say('in'), time.sleep(60)")
+        worker.stdout.readline()
+        worker.send_signal(signal.SIGSTOP)
+        time.sleep(1.2)
+        worker.send_signal(signal.SIGCONT)
+        expired = self.record("expired", worker.pid)
+        if not self.records("deferred"):  # the server could run all the time
+            self.assertEqual(expired["deadline_mono_ns"] - expired["acquired_mono_ns"], 2_000_000_000)
+
+
+class Pages(ServerCase):
+    def test_a_name_that_leads_elsewhere_is_refused(self):
+        pathlib.Path(self.server.fifo).write_text('{"version": 1, "x_page": "../kills/page"}\n')
+        self.assertRegex(self.record("rejected")["reason"], "^x_page is not a page name: expected letters")
 
 
 class RemovedPages(ServerCase):
