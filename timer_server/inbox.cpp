@@ -163,9 +163,10 @@ Status Inbox::open_scope(const wire::Request& request, const SlotReading& terms,
   const std::string_view id = bounded(request.scope_id, cut_id);
   const std::string_view name = bounded(request.x_scope.value_or(id), cut_name);
   if (!worker.pipe) {
-    worker.pipe = std::make_shared<PipePage>(core_.directory.pages().server_pages(),
-                                             worker.process->pid, core_.policy.page_terms());
-    worker.pages.push_back(worker.pipe);
+    auto page = std::make_shared<PipePage>(core_.directory.pages().server_pages(),
+                                           worker.process->pid, core_.policy.page_terms());
+    worker.pages.push_back(page);  // first, because it may find no memory
+    worker.pipe = std::move(page);
   }
   PipePage& page = *worker.pipe;
   // The next server reads what a stopping server leaves in a pipe that outlives it, so nothing is

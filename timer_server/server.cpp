@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "common/duration_text.hpp"
 #include "common/run_folder.hpp"
@@ -371,9 +372,13 @@ void Server::on_signal(int signal, bool is_from_terminal) {
   messages::debug("got {}", signal_name(signal));
   if (signal == SIGTERM || signal == SIGINT) {
     const bool again = life_.asked() == LifeCycle::Asked::kBySignal;
-    act(life_.handle(LifeCycle::Event::kSignal, Instant::now()),
-        fmt::format("{}{}", again ? "a second " : "", signal_name(signal)), signal,
+    const bool is_other = std::exchange(stop_signal_, signal) != signal;
+    const LifeCycle::Action action = life_.handle(LifeCycle::Event::kSignal, Instant::now());
+    act(action, fmt::format("{}{}", again ? "a second " : "", signal_name(signal)), signal,
         is_from_terminal);
+    if (action == LifeCycle::Action::kNone && is_other && children_.pid() != 0) {
+      children_.forward(signal, is_from_terminal);  // COMMAND may ignore the one before
+    }
   } else if (children_.pid() != 0) {
     children_.forward(signal, is_from_terminal);
   } else if (signal == SIGHUP) {

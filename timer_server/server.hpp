@@ -101,6 +101,7 @@ class Server {
   Instant next_sweep_;
   bool has_failed_ = false;  // the last iteration, perhaps after verdicts
   std::string stop_reason_ = "COMMAND ended";
+  int stop_signal_ = 0;  // the last SIGTERM or SIGINT; 0: none came
   std::vector<EventSource> sources_;
   EventSource timer_;
 };

@@ -62,9 +62,9 @@ class MissedTime {
 
 // Defers the deadlines of a halted worker, and notes when the worker was halted (Worker::lost),
 // so that its scopes get that time back: from the last look that found it running to the one that
-// finds it running again. A worker is looked at when one of its deadlines has passed, with the
-// server's looks (looks_for()), and every kLookPeriod while it is halted. A halt that begins and
-// ends between two looks is not noticed.
+// finds it running again, less what the server lost of it. A worker is looked at when one of its
+// deadlines has passed, with the server's looks (looks_for()), and every kLookPeriod while it is
+// halted. A halt that begins and ends between two looks is not noticed.
 class HaltedWorkers {
  public:
   // How often a halted worker is looked at.

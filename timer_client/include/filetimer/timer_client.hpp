@@ -12,8 +12,8 @@
 //
 // Errors: connect() throws, and other functions throw for wrong arguments. After connect() no call
 // waits for a server or raises SIGPIPE, whatever happens to the server: a worker never fails
-// because of its watchdog. Of more than 1,024 open scopes the further ones are not watched; one
-// line on standard error says so.
+// because of its watchdog. Once the threads have all 1,024 slots of the process, further scopes are
+// not watched, and one line on standard error says so. A thread keeps its slots until it ends.
 //
 // All members of TimerClient may be called from several threads, and none from a signal handler. A
 // forked child is a worker of its own: it starts with no open scope and may use the client that it
@@ -164,10 +164,10 @@ class TimerClient {
   // Opens a scope for as long as the returned object lives. Several scopes may be open under one
   // name; each is enforced. `timeout`: over zero, at most about 31 years, or kNoDeadline. `name`:
   // any bytes; a name over 255 bytes is shown cut and marked; empty: the caller's file and line, as
-  // "train.cpp:123". While the server drains or shuts down, and while 1,024 scopes are open in this
-  // process, the returned scope is not watched and not open. Throws InvalidArgument. It takes no
-  // lock and allocates nothing once the thread has used the name; a name that is new each time
-  // costs some microseconds. If a thread ends inside a scope, the scope stays watched.
+  // "train.cpp:123". While the server drains or shuts down, and without a free slot (see above),
+  // the returned scope is not watched and not open. Throws InvalidArgument. It takes no lock and
+  // allocates nothing once the thread has used the name; a name that is new each time costs some
+  // microseconds. If a thread ends inside a scope, the scope stays watched.
   [[nodiscard]] TimerScope expires(Timeout timeout, std::string_view name = {},
                                    const ScopeOptions& options = kDefaultScopeOptions,
                                    const char* file = __builtin_FILE(),

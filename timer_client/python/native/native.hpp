@@ -237,7 +237,7 @@ PyObject* expires_of_client(PyObject* self, PyObject* const* args, Py_ssize_t co
   "  between two bytecodes: native code that blocks runs until SIGKILL ends it. For scopes\n"     \
   "  of the main thread; the grace is more than 0 and not math.inf.\n\n"                          \
   "Raises TypeError and InvalidArgument for wrong arguments. Entering it calls configure() if\n"  \
-  "the program has not. After close(), and while 1,024 scopes are open, it is not watched.\n"
+  "the program has not. After close(), and without a free slot, it is not watched.\n"
 
 inline constexpr const char* kExpiresHelp =
     "expires($module, " FILETIMER_SCOPE_SIGNATURE
