@@ -4,6 +4,8 @@ their own processes, and the records of both.
 """
 import json
 import os
+import pathlib
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -12,17 +14,27 @@ import unittest
 
 import filetimer
 from records import judge_logs, records, wait_for_record
-from suite import BOUND_S, end, folder_of
+from suite import BOUND_S, end, folder_of, wait_until
 
 SERVER = os.environ["FILETIMER_SERVER"]
 CLIENT = os.environ["FILETIMER_CLIENT"]
 FAR_S = 3600
+# Options with which signals wait for $FILETIMER_DIR/go.
+SIGNALS_WAIT = ("--evidence-timeout", "60s", "--evidence-command",
+                'while ! [ -e "$FILETIMER_DIR/go" ] && [ -d "$FILETIMER_DIR" ]; do sleep 0.05; done')
 
 
 def in_thread(call, *args):
     thread = threading.Thread(target=call, args=args)
     thread.start()
     thread.join(BOUND_S)
+
+
+def with_slow(calls, how, us):
+    """Returns the words before a program that make these calls slow."""
+    if shutil.which("strace") is None:
+        raise unittest.SkipTest("no strace")
+    return ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}", "-e", f"inject={calls}:{how}={us}")
 
 
 def run_python(script, *args, **options):
@@ -60,6 +72,11 @@ class ServerCase(unittest.TestCase):
             universal_newlines=True, env=environment)
         self.addCleanup(end, worker)
         return worker
+
+    def wait_for_stage(self, stage):
+        """Waits until a kill file has a line with this word."""
+        kills = pathlib.Path(self.dir, "kills")
+        wait_until(lambda: any(stage in each.read_text() for each in kills.glob("*")))
 
     def run_worker(self, script, *args, status=0, says=None, **options):
         """Runs a worker to its end, with this exit status and no errors. Returns its standard output, which is
