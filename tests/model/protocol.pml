@@ -708,7 +708,7 @@ end:
        :: else -> i++; scan_next_page()
        fi }
   /* WorkerPage::scan(), read_deadline() (q)
-   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 905ae026
+   * code: timer_server/scopes/worker_page.cpp WorkerPage::scan 84a3f328
    * code: common/wake_protocol.hpp read_deadline 06e3b5d7
    * code: timer_server/watch/deadline_scan.cpp DeadlineScan::scan_worker 7e0cbe18 */
   :: d_step { server_at == READ_SLOT ->
@@ -724,7 +724,7 @@ end:
        :: else
        fi }
   /* DeadlineScan::judge(), try_expire(); expiry_of()
-   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge 22ece683
+   * code: timer_server/watch/deadline_scan.cpp DeadlineScan::judge a225a402
    * code: timer_server/scopes/worker_page.cpp WorkerPage::try_expire 9ef46e70
    * code: common/wake_protocol.hpp try_expire 263fb2c5 */
   :: d_step { server_at == JUDGE && SERVER_DRAINED ->

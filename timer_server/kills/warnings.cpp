@@ -147,8 +147,7 @@ void Warnings::record(Batch& batch, std::string_view why_no_evidence) {
     ++core_.counters.warned[scope.passed.scope.name];
     if (is_signalled) {
       (void)batch.worker.process->send_signal(scope.passed.signal);
-      scope.place.slot.signalled_at = Instant::now();  // after the evidence
-      scope.place.page->note_signalled(scope.place.slot);
+      scope.place.page->note_signalled(scope.place.slot, Instant::now());  // after the evidence
     }
     if (&scope == &batch.scopes.front()) {
       commands_.add_hook({.worker = batch.worker,

@@ -57,18 +57,19 @@ Instant WorkerPage::scan(const Scan& scan, Found& found, Activity& activity) {
     const Instant timed_out =
         due_after_losses(slot, word, span, scan.terms.max_timeout, scan.server, scan.worker);
     Instant deadline = timed_out;
-    if (grace > Duration::zero() && notes_of(index).signalled == word) {
+    const bool is_signalled = index < notes_.size() && notes_[index].signalled == word;
+    if (grace > Duration::zero() && (is_signalled || timed_out <= scan.now)) {
       activity.shortest = std::min(activity.shortest, grace);  // so a pause in it is noticed
-      const Instant signalled = notes_of(index).signalled_at;
-      deadline = due_after_losses(signalled + grace, {signalled, grace}, scan.server, scan.worker);
-    } else if (grace > Duration::zero() && timed_out <= scan.now) {
-      activity.shortest = std::min(activity.shortest, grace);
-      next = std::min(next, scan.now + grace);
-      // Otherwise the slot has another scope by now, and its worker wakes the server if needed.
-      if (is_unchanged(slot, word)) {
-        found.to_signal.push_back({index, word, timed_out, scan.now});
+      if (!is_signalled) {
+        next = std::min(next, scan.now + grace);
+        // Otherwise the slot has another scope by now, and its worker wakes the server if needed.
+        if (is_unchanged(slot, word)) {
+          found.to_signal.push_back({index, word, timed_out});
+        }
+        return;
       }
-      return;
+      const Instant signalled = notes_[index].signalled_at;
+      deadline = due_after_losses(signalled + grace, {signalled, grace}, scan.server, scan.worker);
     }
     if (deadline <= scan.now) {
       found.due.push_back({index, word, deadline});

@@ -73,7 +73,6 @@ class WorkerPage {
     std::size_t slot = 0;
     std::int64_t word = 0;
     Instant deadline;
-    Instant signalled_at{};  // of one to be signalled: now
   };
   // The scopes that a scan has found.
   struct Found {
@@ -107,11 +106,11 @@ class WorkerPage {
   // Sets `found`, and adds what it finds to `activity`. Returns the earliest deadline of the scopes
   // that are not due, soft deadlines included.
   Instant scan(const Scan& scan, Found& found, Activity& activity);
-  // Notes that the scope was signalled, under its word.
-  void note_signalled(const Due& scope) {
+  // Notes that the scope was signalled at that time, under its word.
+  void note_signalled(const Due& scope, Instant at) {
     Notes& notes = notes_of(scope.slot);
     notes.warned = notes.signalled = scope.word;  // its soft deadline has passed, too
-    notes.signalled_at = scope.signalled_at;
+    notes.signalled_at = at;
   }
   // Returns when the idle timeout is due if the last release was at `last_left`. Returns nothing if
   // it was judged since.

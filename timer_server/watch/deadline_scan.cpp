@@ -140,7 +140,7 @@ bool DeadlineScan::judge(Worker& worker, const std::shared_ptr<WorkerPage>& page
   }
   for (const WorkerPage::Due& slot : to_signal) {
     found.soft.push_back({worker.process, page, slot, true});
-    page->note_signalled(slot);
+    page->note_signalled(slot, woke);
   }
   found.due.reserve(found.due.size() + 1);  // no verdict may be lost
   judged.reserve(judged.size() + due.size());

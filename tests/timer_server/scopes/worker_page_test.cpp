@@ -219,7 +219,7 @@ TEST_CASE("a scope that is signalled first has its whole grace after a signal th
     const Instant now = opened + OneSlot::kTimeout + late;
     const Look look(page, now);
     REQUIRE(look.found.to_signal.size() == 1);
-    page.note_signalled(look.found.to_signal.front());
+    page.note_signalled(look.found.to_signal.front(), now);
     CHECK(page.due(now, kNothingLost) == now + 10s);
     LostTime worker;
     worker.add(now + 7s, now + 8s);  // in the grace
@@ -377,7 +377,7 @@ TEST_CASE("a scope that was signalled first is not warned about its soft deadlin
   REQUIRE(stage.page->acquire("step", 4, terms));
   const Look look(*stage.page, stage.begin + 1s);
   REQUIRE(look.found.to_signal.size() == 1);
-  stage.page->note_signalled(look.found.to_signal.front());
+  stage.page->note_signalled(look.found.to_signal.front(), stage.begin + 1s);
   CHECK(Look(*stage.page, stage.begin + 1s).found.soft.empty());
 }
 
