@@ -325,15 +325,22 @@ void IncidentRecords::add_workers(const ExpiredWorker& expired, const std::strin
 
 Incident IncidentRecords::combine() const {
   Incident incident = combine_at(shown_);
-  Incident first = at_first_expiry(incident);
-  return first.has_odd_group() && is_among(first.groups[0].workers, first.shown.worker)
-             ? std::move(first)
-             : std::move(incident);
+  std::optional<Incident> first = odd_at_first_expiry(incident);
+  return first && is_among(first->groups[0].workers, first->shown.worker) ? *std::move(first)
+                                                                          : std::move(incident);
 }
 
-Incident IncidentRecords::at_first_expiry(const Incident& incident) const {
-  return incident.has_odd_group() || incident.expired.empty() ? Incident{}
-                                                              : combine_at(incident.expired[0]);
+Incident IncidentRecords::combine_for_cause() const {
+  Incident incident = combine_at(shown_);
+  return odd_at_first_expiry(incident).value_or(std::move(incident));
+}
+
+std::optional<Incident> IncidentRecords::odd_at_first_expiry(const Incident& incident) const {
+  if (incident.has_odd_group() || incident.expired.empty()) {
+    return std::nullopt;
+  }
+  Incident first = combine_at(incident.expired[0]);
+  return first.has_odd_group() ? std::optional(std::move(first)) : std::nullopt;
 }
 
 Incident IncidentRecords::combine_at(const ExpiredWorker& around) const {
@@ -383,9 +390,8 @@ Incident IncidentRecords::combine_at(const ExpiredWorker& around) const {
 }
 
 ExpiryKey cause_of(const IncidentRecords& records) {
-  const Incident incident = records.combine();
-  const Incident first = records.at_first_expiry(incident);
-  const ExpiredWorker* const cause = (first.has_odd_group() ? first : incident).cause();
+  const Incident incident = records.combine_for_cause();
+  const ExpiredWorker* const cause = incident.cause();
   return cause == nullptr
              ? records.key()
              : ExpiryKey{host_of(cause->machine), cause->id, cause->worker.pid, cause->time_us};

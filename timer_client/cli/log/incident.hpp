@@ -168,10 +168,12 @@ class IncidentRecords {
   // as it was at the first expiry, if only then the worker that is shown was the odd one out: the
   // ranks that waited for it may have been killed since.
   [[nodiscard]] Incident combine() const;
-  // Returns it as it was at the first expiry. Empty: it has an odd group or no expiry.
-  [[nodiscard]] Incident at_first_expiry(const Incident& incident) const;
+  // Likewise, or as it was at the first expiry, if only then any worker was the odd one out.
+  [[nodiscard]] Incident combine_for_cause() const;
 
  private:
+  // Returns the incident as it was at the first expiry, if only then it had an odd group.
+  [[nodiscard]] std::optional<Incident> odd_at_first_expiry(const Incident& incident) const;
   [[nodiscard]] Incident combine_at(const ExpiredWorker& around) const;
   // Returns the incident record of the expiry. It is valid until another one is parsed.
   [[nodiscard]] std::optional<Record> record_of(const ExpiredWorker& expired) const;
