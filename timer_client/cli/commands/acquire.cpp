@@ -46,11 +46,13 @@ constexpr const char* kExits =
     "another pid namespace).";
 
 // Sends what `request` returns until it is in the pipe, or no process has read the pipe for too
-// long. Sends nothing if the last server of the place is in another pid namespace: the line would
-// stay in the pipe until that server is back, and there the pid names another process.
+// long: for kPatienceOfRelease if `is_release_needed` returns true then. Sends nothing if the last
+// server of the place is in another pid namespace: the line would stay in the pipe until that
+// server is back, and there the pid names another process.
 int send_patiently(const ServerLocation& place, const std::function<wire::Request()>& request,
-                   Duration patience = kPatienceWithoutServer) {
+                   const std::function<bool()>& is_release_needed = nullptr) {
   const Instant start = Instant::now();
+  Duration patience = kPatienceWithoutServer;
   for (;;) {
     const std::string why_not = why_no_pids(place.run_folder);
     const Sent sent = why_not.empty() ? send_request(place.pipe, request()) : Sent::kNoServer;
@@ -65,6 +67,10 @@ int send_patiently(const ServerLocation& place, const std::function<wire::Reques
                     kExitFailed);
     }
     if (sent == Sent::kNoServer && waited >= patience) {
+      if (patience == kPatienceWithoutServer && is_release_needed && is_release_needed()) {
+        patience = kPatienceOfRelease;
+        continue;
+      }
       const std::string why = why_not.empty() ? why_no_reader(place.pipe) : why_not;
       return failed(fmt::format("no timer server at '{}': {}", place.pipe,
                                 why.empty() ? "its process ended" : why),
@@ -125,8 +131,7 @@ int run_timer(const TimerOptions& options, bool is_release) {
   const std::string id = bounded_scope_name(valid_utf8(options.scope));
   if (is_release) {
     return send_patiently(
-        place, [&] { return release_request(id, pid); },
-        is_open(place, id, pid) ? kPatienceOfRelease : kPatienceWithoutServer);
+        place, [&] { return release_request(id, pid); }, [&] { return is_open(place, id, pid); });
   }
   // The server sends no answer to an acquire, so the process is checked here. Signal 0 only checks.
   if (::kill(pid, 0) != 0) {
