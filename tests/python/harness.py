@@ -78,6 +78,15 @@ class ServerCase(unittest.TestCase):
         kills = pathlib.Path(self.dir, "kills")
         wait_until(lambda: any(stage in each.read_text() for each in kills.glob("*")))
 
+    def slow_server(self, calls, how, us):
+        """Makes these calls of the running server slow."""
+        slow = subprocess.Popen([*with_slow(calls, how, us), "-p", str(self.server.pid)], stderr=subprocess.DEVNULL)
+        self.addCleanup(end, slow)
+        status = pathlib.Path(f"/proc/{self.server.pid}/status")
+        wait_until(lambda: slow.poll() is not None or "\nTracerPid:\t0\n" not in status.read_text())
+        if slow.poll() is not None:
+            self.skipTest("strace may not trace the server")
+
     def run_worker(self, script, *args, status=0, says=None, **options):
         """Runs a worker to its end, with this exit status and no errors. Returns its standard output, which is
         `says` if that is given.

@@ -17,7 +17,7 @@ import unittest.mock
 
 import filetimer
 import suite
-from harness import CLIENT, SERVER, SIGNALS_WAIT, ServerCase, with_slow
+from harness import CLIENT, SERVER, SIGNALS_WAIT, ServerCase
 from records import wait_for_record
 
 
@@ -80,9 +80,8 @@ class FullDisk(ServerCase):
             with filetimer.expires(0.3, signal=signal.SIGTERM, grace=2):
                 time.sleep(60)
             """)
-        kills = pathlib.Path(self.dir, "kills")
-        suite.wait_until(lambda: any("signalled" in each.read_text() for each in kills.glob("*")))
-        [kill] = kills.iterdir()
+        self.wait_for_stage("signalled")
+        [kill] = pathlib.Path(self.dir, "kills").iterdir()
         limits = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (kill.stat().st_size + 8, limits[1]))
         worker.wait(timeout=suite.BOUND_S)
@@ -458,18 +457,11 @@ class EndsBeforeTheSignal(WithoutMemory):
 
     def test_such_an_end_is_recorded_when_there_is_memory(self):
         worker = self.start_worker("time.sleep(600)")
-        slow = subprocess.Popen([*with_slow("pidfd_send_signal", "delay_enter", 500_000), "-p", str(self.server.pid)],
-                                stderr=subprocess.DEVNULL)
-        self.addCleanup(suite.end, slow)
-        status = pathlib.Path(f"/proc/{self.server.pid}/status")
-        suite.wait_until(lambda: slow.poll() is not None or "\nTracerPid:\t0\n" not in status.read_text())
-        if slow.poll() is not None:
-            self.skipTest("strace may not trace the server")
+        self.slow_server("pidfd_send_signal", "delay_enter", 500_000)
         time.sleep(0.3)  # so that the deadline is not before the start of the worker
         with open(self.server.fifo, "w") as pipe:
             self.write(pipe, worker, "step", -0.1, signal=15)
-            kills = pathlib.Path(self.dir, "kills")
-            suite.wait_until(lambda: any("judged" in each.read_text() for each in kills.glob("*")))
+            self.wait_for_stage("judged")
             self.flag.touch()
             worker.kill()
             worker.wait()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A server that is killed, and the next one, which goes on with its kills."""
+"""Restarts of a server that was killed: the next server continues its kills."""
 import json
 import os
 import pathlib
@@ -11,7 +11,7 @@ import time
 
 import filetimer
 import suite
-from harness import CLIENT, SERVER, SIGNALS_WAIT, ServerCase, with_slow
+from harness import CLIENT, SERVER, SIGNALS_WAIT, ServerCase
 
 
 class Restarts(ServerCase):
@@ -19,6 +19,17 @@ class Restarts(ServerCase):
         self.server.close()
         self.server = filetimer.Server(dir=self.dir)
         self.addCleanup(self.server.close)
+
+    def start_signalled_worker(self):
+        """Returns a worker whose kill waits for the end of its child, and the child's pid."""
+        worker = self.start_worker("""
+            say(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60"))
+            with filetimer.expires(60, "epoch"), filetimer.expires(0.3, signal=signal.SIGCONT, grace=60):
+                time.sleep(60)
+            """)
+        child = int(worker.stdout.readline())
+        self.wait_for_stage("signalled")
+        return worker, child
 
     def test_the_next_server_kills_in_a_scope_that_has_the_name_of_idle_timeouts(self):
         self.server.close()
@@ -91,13 +102,7 @@ class Restarts(ServerCase):
         self.assertEqual(worker.wait(suite.BOUND_S), -signal.SIGKILL)
 
     def test_the_next_server_names_the_scopes_that_ended_with_the_worker(self):
-        worker = self.start_worker("""
-            say(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60"))  # the kill waits for its end
-            with filetimer.expires(60, "epoch"), filetimer.expires(0.3, signal=signal.SIGCONT, grace=60):
-                time.sleep(60)
-            """)
-        left = int(worker.stdout.readline())
-        self.wait_for_stage("signalled")
+        worker, left = self.start_signalled_worker()
         [page] = pathlib.Path(self.dir, "scopes").glob(f"{worker.pid}-*")
         copy = shutil.copy(page, self.folder)
         worker.kill()
@@ -112,20 +117,8 @@ class Restarts(ServerCase):
         self.assertEqual((record["verdict"], record["cancelled"]), ("dead", ["epoch"]))
 
     def test_the_scopes_of_a_worker_that_dies_while_the_server_looks_end_with_it(self):
-        worker = self.start_worker("""
-            say(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60"))
-            with filetimer.expires(60, "epoch"), filetimer.expires(0.3, signal=signal.SIGCONT, grace=60):
-                time.sleep(60)
-            """)
-        child = int(worker.stdout.readline())
-        self.wait_for_stage("signalled")
-        slow = subprocess.Popen([*with_slow("poll", "delay_exit", 400_000), "-p", str(self.server.pid)],
-                                stderr=subprocess.DEVNULL)
-        self.addCleanup(suite.end, slow)
-        status = pathlib.Path(f"/proc/{self.server.pid}/status")
-        suite.wait_until(lambda: slow.poll() is not None or "\nTracerPid:\t0\n" not in status.read_text())
-        if slow.poll() is not None:
-            self.skipTest("strace may not trace the server")
+        worker, child = self.start_signalled_worker()
+        self.slow_server("poll", "delay_exit", 400_000)
         os.kill(child, signal.SIGKILL)
         time.sleep(0.2)  # the server has found the worker alive, and has not looked at the child yet
         worker.kill()
@@ -146,13 +139,7 @@ class Restarts(ServerCase):
         self.assertEqual(self.record("killed")["verdict"], "dead")
 
     def test_the_server_after_the_next_names_the_scopes_that_ended_with_the_worker(self):
-        worker = self.start_worker("""
-            say(os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "60"))  # the kill waits for its end
-            with filetimer.expires(60, "epoch"), filetimer.expires(0.3, signal=signal.SIGCONT, grace=60):
-                time.sleep(60)
-            """)
-        left = int(worker.stdout.readline())
-        self.wait_for_stage("signalled")
+        worker, left = self.start_signalled_worker()
         for _ in range(2):
             os.kill(self.server.pid, signal.SIGKILL)
             suite.end(worker)
