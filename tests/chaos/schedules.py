@@ -402,6 +402,8 @@ class Run:
         self.world.files(f"{path} is removed", removes_pages=what in ("page", "scopes", "directory"))
         if path.is_dir():
             self.removed_at = time.monotonic()
+            if not self.server.is_alive:
+                self.world.excuse("one-to-one", "the files of kills were removed while no server ran")
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
