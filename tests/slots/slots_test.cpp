@@ -1,5 +1,5 @@
 // Random operations on the scopes of a worker, on its page and on the request pipe, agree with the
-// model. A list that does not is shortened and printed. FILETIMER_SLOTS="FIRST COUNT" runs those
+// model. A list that does not is shortened and printed. SLOTS_SEEDS="FIRST COUNT" runs those
 // seeds in place of the usual ones; tests/slots/found keeps each list that has found a fault.
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
@@ -66,7 +66,7 @@ std::vector<std::string> run(bool is_page, unsigned variant, const Operations& o
 void run_seeds(bool is_page) {
   unsigned first = 1;
   unsigned count = kSeeds;
-  if (const char* const chosen = std::getenv("FILETIMER_SLOTS")) {
+  if (const char* const chosen = std::getenv("SLOTS_SEEDS")) {
     std::istringstream(chosen) >> first >> count;
   }
   const std::vector<Kind>& kinds = is_page ? kOfPage : kOfPipe;
