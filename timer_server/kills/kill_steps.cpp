@@ -54,40 +54,6 @@ std::optional<Instant> released_at(Core& core, const Process& process, const Exp
   return place.page->released_late_at({place.slot, place.word, expiry.scope.deadline});
 }
 
-// Returns the names of the worker's open scopes.
-std::vector<std::string> names_of_open_scopes(const Worker& worker) {
-  std::vector<std::string> names;
-  for (const auto& page : worker.pages) {
-    for (const SlotReading& reading : page->open_slots()) {
-      if (slot_word::is_open(reading.word)) {
-        names.push_back(reading.name);
-      }
-    }
-  }
-  return names;
-}
-
-// Ends the worker's other scopes of the pipe before its first signal: until then a release can
-// cancel the kill. Those on a page of its own end with the worker. `is_final`: the signal is
-// SIGKILL, or SIGKILL will follow; otherwise the scopes that are due, or were opened after
-// `opened_by`, stay open, and are judged when the kill has ended. Returns the names of those that
-// end.
-std::vector<std::string> cancel_scopes(Core& core, const Process& process, bool is_final,
-                                       Instant opened_by) {
-  std::vector<std::string> cancelled;
-  Worker* const worker = core.workers.find(process);
-  if (worker == nullptr) {
-    return cancelled;
-  }
-  if (worker->pipe) {
-    // The next server asks long after the signal.
-    const Instant due_by = is_final ? Instant{} : std::min(Instant::now(), opened_by);
-    cancelled = worker->pipe->cancel_all(due_by, opened_by);
-  }
-  worker->kill = is_final ? Worker::Kill::kDying : Worker::Kill::kBegun;
-  return cancelled;
-}
-
 }  // namespace
 
 // Takes every kill as far as it can go now. Returns when the next step is due.
@@ -203,17 +169,26 @@ void Kills::confirm_first_signal(Kill& kill) {
 }
 
 // Called before the first signal is sent, or when a kill is continued that an earlier server has
-// begun with a signal.
+// begun with a signal. Ends the worker's other scopes of the pipe: until then a release can cancel
+// the kill. Those on a page of its own end with the worker. If SIGKILL is not to follow, the scopes
+// that are due, or were opened after that signal, stay open, and are judged when the kill has
+// ended.
 void Kills::note_means(Kill& kill, const KillState::Means& means) {
   kill.means = means;
-  if (policy_.dry_run || means.is_for_worker_alone) {
+  Worker* const worker = core_.workers.find(kill.worker());
+  if (policy_.dry_run || means.is_for_worker_alone || worker == nullptr) {
     return;  // no SIGKILL follows the signal of an earlier server, or the worker acts on it
   }
   const bool is_final = means.ends_in_sigkill();
-  const std::vector<SentSignal>& sent = kill.order.sent;
-  const Instant opened_by = is_final || sent.empty() ? Instant::never() : sent.front().when.mono;
-  std::ranges::move(cancel_scopes(core_, kill.worker(), is_final, opened_by),
-                    std::back_inserter(kill.order.cancelled));
+  worker->kill = is_final ? Worker::Kill::kDying : Worker::Kill::kBegun;
+  if (worker->pipe) {
+    const std::vector<SentSignal>& sent = kill.order.sent;
+    const Instant opened_by = is_final || sent.empty() ? Instant::never() : sent.front().when.mono;
+    // The next server asks long after the signal.
+    const Instant due_by = is_final ? Instant{} : std::min(Instant::now(), opened_by);
+    std::ranges::move(worker->pipe->cancel_all(due_by, opened_by),
+                      std::back_inserter(kill.order.cancelled));
+  }
 }
 
 // Stops the targets for signal_stopped().
@@ -312,7 +287,11 @@ void Kills::note_death(Kill& kill) {
   std::vector<std::string>& cancelled = kill.order.cancelled;
   const Worker* const worker = core_.workers.find(kill.worker());
   if (worker != nullptr && worker->is_dying()) {
-    std::ranges::move(names_of_open_scopes(*worker), std::back_inserter(cancelled));
+    for (const SlotReading& scope : core_.policy.open_scopes_of(*worker, SIZE_MAX)) {
+      if (slot_word::is_open(scope.word)) {
+        cancelled.push_back(scope.name);
+      }
+    }
   }
   if (worker != nullptr && !cancelled.empty()) {
     core_.kill_files.note_cancelled(kill.order.id(), cancelled);

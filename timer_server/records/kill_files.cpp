@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <sstream>
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
@@ -76,9 +75,8 @@ Expiry expiry_in(const dom::object& object) {
   scope.flags = static_cast<std::uint16_t>(
       (is_idle ? slot_flag::kIdle : 0) |
       (number_in(object, "signal_first") != 0 ? slot_flag::kSignalFirst : 0));
-  if (const std::int64_t grace = integer_at(object, "grace_ms").value_or(-1); grace >= 0) {
-    scope.grace_ms = grace_ms_of(std::chrono::milliseconds{grace});
-  }
+  const std::int64_t grace = integer_at(object, "grace_ms").value_or(-1);
+  scope.grace_ms = grace < 0 ? kNoSigkill : grace_ms_of(std::chrono::milliseconds{grace});
   return expiry;
 }
 
@@ -116,13 +114,11 @@ void apply(KillState& kill, Process& worker, const dom::object& object, std::str
     kill.is_recorded = true;
   } else if (stage == "evidence") {
     kill.has_evidence = true;
-    kill.is_recorded = false;
   } else if (stage == "released") {
     const auto released = std::ranges::find(kill.expiries, text_at(object, "id"), &Expiry::id);
     if (released != kill.expiries.end()) {
       released->released_at = Instant{number_in(object, "mono_ns")};
     }
-    kill.is_recorded = false;
   } else if (stage == "signalled") {
     kill.may_have_stopped = true;  // by the server after one with --dry-run
     kill.sent.push_back(signal_in(object));
@@ -131,7 +127,6 @@ void apply(KillState& kill, Process& worker, const dom::object& object, std::str
     kill.has_cancelled = true;
   } else if (stage == "ended") {
     kill.verdict = verdict_in(object);
-    kill.is_recorded = false;
   } else if (stage == "hook") {
     kill.has_hook = true;
   }
@@ -155,16 +150,16 @@ Result<std::optional<KillState>> kill_in(const std::string& path, const std::str
   worker.uid = ::geteuid();
   std::vector<std::string> records;  // behind the last stage
   dom::parser parser;
-  std::istringstream lines(text);
-  lines.exceptions(std::istream::badbit);  // a lack of memory must not pass for the end of the file
   // A line without a newline was not written to its end.
-  for (std::string line; std::getline(lines, line) && !lines.eof();) {
+  std::string_view rest = std::string_view(text).substr(0, text.rfind('\n') + 1);
+  while (!rest.empty()) {
+    const std::string_view line = take_until(rest, '\n');
     if (!line.starts_with(kStage)) {
-      records.push_back(std::move(line));
+      records.emplace_back(line);
       continue;
     }
     dom::object object;
-    if (parser.parse(line).get_object().get(object) != simdjson::SUCCESS) {
+    if (parser.parse(line.data(), line.size()).get_object().get(object) != simdjson::SUCCESS) {
       break;
     }
     dom::element version;
@@ -173,6 +168,7 @@ Result<std::optional<KillState>> kill_in(const std::string& path, const std::str
       return failure(fmt::format("'{}' is of version {}: expected {}", path,
                                  simdjson::minify(version), kKillFileVersion));
     }
+    kill.is_recorded = kill.is_recorded && records.empty();  // these may not be synced
     apply(kill, worker, object, boot_id);
     std::ranges::move(records, std::back_inserter(kill.records));
     records.clear();
@@ -276,22 +272,16 @@ void KillFiles::note_evidence(const std::string& id, const std::string& record) 
 
 void KillFiles::note_release(const std::string& id, const Expiry& expiry,
                              const std::string& record) {
-  append(id, {&record, 1},
-         begin_stage("released")
-             .field("id", expiry.id)
-             .field("mono_ns", expiry.released_at->ns)
-             .finish());
+  JsonWriter json = begin_stage("released");
+  json.field("id", expiry.id).field("mono_ns", expiry.released_at->ns);
+  append(id, {&record, 1}, json.finish());
 }
 
 void KillFiles::note_signal(const std::string& id, const SentSignal& sent) {
-  append(id, {},
-         begin_stage("signalled")
-             .field("signal", sent.signal)
-             .field("mono_ns", sent.when.mono.ns)
-             .field("wall_ns", sent.when.wall_ns)
-             .array("pids", sent.pids)
-             .array("starts", sent.starts)
-             .finish());
+  JsonWriter json = begin_stage("signalled");
+  json.field("signal", sent.signal).field("mono_ns", sent.when.mono.ns);
+  json.field("wall_ns", sent.when.wall_ns).array("pids", sent.pids).array("starts", sent.starts);
+  append(id, {}, json.finish());
 }
 
 void KillFiles::note_cancelled(const std::string& id, std::span<const std::string> scopes) {
