@@ -54,7 +54,7 @@ class Lightning(ConfiguredCase):
     def test_every_batch_and_every_validation_is_a_scope(self):
         callback, seen = self.callback, []
         callback.setup(None, None, "fit")
-        self.assertIsNone(callback._client)  # the process has one
+        self.assertIsNone(callback._steps.client)  # the process has one
         callback.on_validation_start(None, None)  # the sanity check
         seen.append(self.open_scopes())
         callback.on_validation_end(None, None)
@@ -118,7 +118,7 @@ class Transformers(ConfiguredCase):
     def test_every_step_is_a_scope_and_no_scope_is_open_in_between(self):
         callback, seen = filetimer.transformers.TimerCallback(10, first_step=FAR_S), []
         callback.on_train_begin(None, None, None, model=None)
-        self.assertIsNone(callback._client)  # the process has one
+        self.assertIsNone(callback._steps.client)  # the process has one
         for _ in range(2):
             callback.on_step_begin(None, None, None)
             [scope] = self.listed_scopes()
@@ -263,7 +263,7 @@ say(in_child(rank))
         self.run_worker(RANK + """
 from filetimer import _stacks
 def rank():
-    say(train_one_batch()._client is None, train_one_step()._client is None, len(_stacks._offered))
+    say(train_one_batch()._steps.client is None, train_one_step()._steps.client is None, len(_stacks._offered))
 filetimer.configure(stacks=False)
 in_child(rank)
 filetimer.close()
@@ -273,7 +273,7 @@ in_child(rank)
     def test_so_is_one_whose_directory_has_a_name_that_is_no_text(self):
         self.run_worker(RANK + """
 def rank():
-    say(ascii(train_one_step()._client.target)[-15:])
+    say(ascii(train_one_step()._steps.client.target)[-15:])
 filetimer.configure()
 in_child(rank)
 """, says="udcff/requests'\n", TESTS=sys.path[0], FILETIMER_DIR=self.dir + "\udcff", FILETIMER_LOG_LEVEL="error")

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    from ._native import _Path, _Seconds
+    from ._native import Scope, _Path, _Seconds
 
 _MISSING = ("ignore", "wait", "raise")  # as ConnectOptions::Missing has them
 _WAIT_S = 10
@@ -34,15 +34,6 @@ def _path(value: _Path | None, what: str) -> str:
     except UnicodeEncodeError:
         raise InvalidArgument(f"{what} is no UTF-8: {ascii(path)}") from None
     return path
-
-
-def _first_step_s(first_step: _Seconds | None, step_s: float) -> float:
-    """Returns the timeout of a first step, in seconds; None: ten times that of a step, as far as a
-    scope may have it.
-    """
-    if first_step is not None:
-        return _native._seconds(first_step, "first_step")
-    return max(min(10 * step_s, _LONGEST_S), step_s)
 
 
 class Client(_native.Client):
@@ -148,6 +139,56 @@ def client_of_callback(idle_timeout: _Seconds | None) -> Client | None:
     except UnicodeEncodeError:  # the environment names it: an argument that is no UTF-8 is refused
         folder = ""
     return Client(folder or None, idle_timeout=idle_timeout, stacks=parents._has_stacks)
+
+
+class Steps:
+    """The scope "train step", and any other of the callback's: at most one is open.
+
+    first_step: None: ten times `step`, as far as a scope may have it.
+
+    A trainer may send its callback to another process before begin(); a Scope cannot be sent.
+    """
+
+    def __init__(self, step: _Seconds, first_step: _Seconds | None,
+                 idle_timeout: _Seconds | None) -> None:
+        self._step_s = _native._seconds(step, "step")
+        self._first_s = (max(min(10 * self._step_s, _LONGEST_S), self._step_s)
+                         if first_step is None else _native._seconds(first_step, "first_step"))
+        self._idle_timeout = idle_timeout
+        self._open: Scope | None = None
+        self.client: Client | None = None
+        self.first: Scope | None = None
+        self.next: Scope | None = None
+        self._step: Scope | None = None
+
+    def begin(self) -> None:
+        self.client = client_of_callback(self._idle_timeout)
+        self.leave()  # what an exception has left open
+        # The first step of every training, not only of the process.
+        self.first = self.next = _native.Scope(self._step_s, "train step", client=self.client,
+                                               first_timeout=self._first_s)._beginning()
+        self._step = _native.Scope(self._step_s, "train step", client=self.client)
+
+    def enter_next(self) -> None:
+        self.enter(self.next)
+        self.next = self._step
+
+    def enter(self, scope: Scope | None) -> None:
+        self.leave()
+        if scope is not None:
+            scope.acquire()
+        self._open = scope
+
+    def leave(self) -> None:
+        if self._open is not None:
+            self._open.release()
+        self._open = None
+
+    def end(self) -> None:
+        self.leave()
+        if self.client is not None:
+            self.client.close()
+        self.client = self.first = self.next = self._step = None
 
 
 def _make_default() -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from transformers import TrainerCallback
 
-from . import _client, _native
-from ._client import Client
+from ._client import Steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ._native import Scope, _Seconds
+    from ._native import _Seconds
 
 
 class TimerCallback(TrainerCallback):
@@ -37,55 +36,31 @@ class TimerCallback(TrainerCallback):
     def __init__(self, step: _Seconds = 120, *, first_step: _Seconds | None = None,
                  idle_timeout: _Seconds | None = 1800) -> None:
         super().__init__()
-        self._step_s = _native._seconds(step, "step")
-        self._first_s = _client._first_step_s(first_step, self._step_s)
-        self._idle_timeout = idle_timeout
-        self._client: Client | None = None
-        self._first: Scope | None = None
-        self._next_step: Scope | None = None
-        self._step: Scope | None = None
-        self._open: Scope | None = None
+        self._steps = Steps(step, first_step, idle_timeout)
 
     def close(self) -> None:
         """Leaves the step that an exception has left open, and ends the callback's client."""
-        self._leave()
-        if self._client is not None:
-            self._client.close()
-        self._client = self._first = self._next_step = self._step = None
-
-    def _leave(self) -> None:
-        if self._open is not None:
-            self._open.release()
-        self._open = None
+        self._steps.end()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer."""
-        self._client = _client.client_of_callback(self._idle_timeout)
-        self._leave()  # a step that an exception has left open
-        # The first step of every training, not only of the process.
-        self._first = _native.Scope(self._step_s, "train step", first_timeout=self._first_s,
-                                    client=self._client)._beginning()
-        self._next_step = self._first
-        self._step = _native.Scope(self._step_s, "train step", client=self._client)
+        self._steps.begin()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer."""
-        self._leave()
-        if self._next_step is not None:
-            self._next_step.acquire()
-        self._open, self._next_step = self._next_step, self._step
+        self._steps.enter_next()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer."""
-        self._leave()
+        self._steps.leave()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer; also after batches that do not make up a whole step."""
-        self._leave()
+        self._steps.leave()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer in all ranks, at once in those that do not save."""
-        self._next_step = self._first
+        self._steps.next = self._steps.first
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Called by the Trainer."""
