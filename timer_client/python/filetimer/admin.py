@@ -113,15 +113,10 @@ def status(*, client: Client | None = None) -> ServerStatus:
     """Returns what the server watches, and what it has done since its start."""
     found, text = _ask(client, "status")
     limits = found.get("limits", {})
-    return ServerStatus(
-        **{name: found.get(name, "")
-           for name in ("server_version", "dir", "fifo", "log", "announcement", "log_trouble")},
-        **{name: found.get(name, 0)
-           for name in ("server_pid", "workers", "open_scopes", "requests", "rejected", "expired",
-                        "killed", "kills_under_way", "unkillable", "askers", "descriptors",
-                        "command_pid")},
-        uptime=float(found.get("uptime_s", 0)), descriptor_limit=limits.get("descriptors", 0),
-        worker_limit=limits.get("workers", 0), json=text)
+    found.update(uptime=float(found.get("uptime_s", 0)), descriptor_limit=limits.get("descriptors", 0),
+                 worker_limit=limits.get("workers", 0), json=text)
+    return ServerStatus(**{name: found.get(name, 0 if kind == "int" else "")
+                           for name, kind in ServerStatus.__annotations__.items()})
 
 
 def drain(on: bool = True, *, client: Client | None = None) -> int:
@@ -212,8 +207,7 @@ def _ask(client: Client | None, request: str, **fields: Any) -> tuple[dict[str, 
 
 def _busy(why: str, is_timeout: bool, answer: dict[str, Any]) -> ServerBusy:
     scopes = [{"pid": each.get("pid", 0), "rank": each.get("rank"), "scope": each.get("scope", ""),
-               "elapsed": _seconds_in(each, "elapsed_s") or 0.0,
-               "remaining": _seconds_in(each, "remaining_s")}
+               "elapsed": each.get("elapsed_s", 0.0), "remaining": each.get("remaining_s")}
               for each in answer.get("open_scopes", ())]
     count = _open_scope_count(answer)
     named = [f"'{_printable(each['scope'])}' of pid {each['pid']}"
@@ -248,11 +242,6 @@ def _rendezvous_timeout(name: str, why: str, answer: dict[str, Any]) -> Rendezvo
 def _members(answer: dict[str, Any]) -> dict[int, int]:
     return dict(sorted((each.get("rank", -1), each.get("pid", 0))
                        for each in answer.get("joined", ())))
-
-
-def _seconds_in(fields: dict[str, Any], key: str) -> float | None:
-    value = fields.get(key)
-    return None if value is None else float(value)
 
 
 def _open_scope_count(answer: dict[str, Any]) -> int:

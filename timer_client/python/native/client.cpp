@@ -194,7 +194,7 @@ PyObject* is_closed(PyObject* self, void*) {
 }
 
 PyMethodDef g_methods[] = {
-    {"expires", as_method(expires_of_client), METH_FASTCALL | METH_KEYWORDS, kExpiresHelpOfClient},
+    {"expires", as_method(expires), METH_FASTCALL | METH_KEYWORDS, kExpiresHelpOfClient},
     {"start", as_method(start), METH_FASTCALL,
      "start($self, timeout=None, /)\n--\n\n"
      "Starts the one timer of the whole job, named 'job', or renews it.\n\n"

@@ -215,10 +215,8 @@ bool offer_stacks_in_child(PyObject* client);
 // configure().
 bool add_scope_type(PyObject* module);
 
-// Functions of the package and methods of a client.
-PyObject* expires(PyObject* module, PyObject* const* args, Py_ssize_t count, PyObject* names);
-PyObject* expires_of_client(PyObject* self, PyObject* const* args, Py_ssize_t count,
-                            PyObject* names);
+// A function of the package and a method of a client: `self` is the module or the client.
+PyObject* expires(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names);
 
 #define FILETIMER_SCOPE_SIGNATURE                                                       \
   "timeout, name=None, *, signal=9, grace=None, warn_after=None, first_timeout=None,\n" \

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
 #include <forward_list>
 #include <memory>
 #include <new>
@@ -34,21 +33,14 @@ struct Opening {
   // That has entered a further opening, while the Scope was open in a recursion, another thread,
   // task or generator; only compared. The first opening is that of none of them.
   const void* frame = nullptr;
-  const void* user = nullptr;  // of the context manager that `frame` is, a generator
-  alignas(TimerScope) std::byte bytes[sizeof(TimerScope)]{};  // made unless kFree
-  std::unique_ptr<PausedRegion> region{};                     // of Kind::kPause
+  const void* user = nullptr;              // of the context manager that `frame` is, a generator
+  TimerScope timer{};                      // not open if kFree, kLeftEarly, or of Kind::kPause
+  std::unique_ptr<PausedRegion> region{};  // of Kind::kPause
 
-  Opening() = default;
-  Opening(const Opening&) = delete;
-  Opening& operator=(const Opening&) = delete;
-  ~Opening() { end(); }
-  [[nodiscard]] TimerScope& timer() { return *std::launder(reinterpret_cast<TimerScope*>(&bytes)); }
   void end() {
-    if (use != Use::kFree) {
-      timer().~TimerScope();  // releases it
-      region.reset();
-      use = Use::kFree;
-    }
+    timer.release();
+    region.reset();
+    use = Use::kFree;
   }
 };
 
@@ -210,32 +202,6 @@ int argument_called(PyObject* word) {
   }
   PyErr_Format(PyExc_TypeError, "expires() got an unexpected keyword argument %R", word);
   return -1;
-}
-
-PyObject* expires_in(PyObject* client, PyObject* const* args, Py_ssize_t count, PyObject* names) {
-  Arguments given{};
-  if (count > 2) {
-    return PyErr_Format(
-        PyExc_TypeError,
-        "expires() takes a timeout and a name, and the rest by keyword: %zd were given", count);
-  }
-  std::copy_n(args, count, given.begin());
-  const Py_ssize_t named = names == nullptr ? 0 : PyTuple_Size(names);
-  for (Py_ssize_t i = 0; i < named; ++i) {
-    const int place = argument_called(PyTuple_GetItem(names, i));
-    if (place < 0) {
-      return nullptr;
-    }
-    PyObject*& argument = given[static_cast<std::size_t>(place)];
-    if (argument != nullptr) {
-      return PyErr_Format(PyExc_TypeError, "expires() got %R twice", PyTuple_GetItem(names, i));
-    }
-    argument = args[count + i];
-  }
-  if (given[kTimeout] == nullptr) {
-    return PyErr_Format(PyExc_TypeError, "expires() needs a timeout, in seconds");
-  }
-  return make_scope(g_scope_type, client, given);
 }
 
 // --- openings ---
@@ -504,9 +470,7 @@ bool open_timer(PyObject* self, Use use) {
       client = open_client(scope.client.get());
     }
     if (client != nullptr) [[likely]] {
-      new (&opening->bytes) TimerScope(timer_for(*client, scope, *opening));
-    } else {
-      new (&opening->bytes) TimerScope();
+      opening->timer = timer_for(*client, scope, *opening);
     }
   } catch (...) {
     if (opening != &scope.first) {
@@ -546,7 +510,7 @@ PyObject* release(PyObject* self, PyObject*) {
   if (opening == nullptr) {
     Py_RETURN_FALSE;
   }
-  const bool in_time{opening->timer().release()};
+  const bool in_time{opening->timer.release()};
   if (opening->use == Use::kEntered) {
     opening->use = Use::kLeftEarly;
   } else {
@@ -564,7 +528,7 @@ PyObject* renew(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   Opening* const opening = open_one(scope);
   return guarded([&] {
     const Timeout after = timeout.value_or(scope.timeout);
-    return PyBool_FromLong(opening != nullptr && opening->timer().renew(after) ? 1 : 0);
+    return PyBool_FromLong(opening != nullptr && opening->timer.renew(after) ? 1 : 0);
   });
 }
 
@@ -573,12 +537,12 @@ template <auto Change>
 PyObject* change(PyObject* self, PyObject*) {
   Opening* const opening = open_one(as_scope(self));
   return guarded(
-      [&] { return PyBool_FromLong(opening != nullptr && (opening->timer().*Change)() ? 1 : 0); });
+      [&] { return PyBool_FromLong(opening != nullptr && (opening->timer.*Change)() ? 1 : 0); });
 }
 
 std::optional<TimerTimes> times_now(PyObject* self) {
   Opening* const opening = open_one(as_scope(self));
-  return opening == nullptr ? std::nullopt : opening->timer().times();
+  return opening == nullptr ? std::nullopt : opening->timer.times();
 }
 
 PyObject* times_or_none(const std::optional<TimerTimes>& times) {
@@ -606,7 +570,7 @@ PyObject* leave(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   Scope& scope = as_scope(self);
   std::optional<TimerTimes> times;
   if (Opening* const opening = opening_to_leave(scope)) {
-    times = raises(scope) ? opening->timer().times() : std::nullopt;
+    times = raises(scope) ? opening->timer.times() : std::nullopt;
     end_opening(scope, *opening);
   }
   if (!raises(scope)) [[likely]] {
@@ -630,7 +594,7 @@ PyObject* all_times(PyObject* self, PyObject*) {
     // may release an opening.
     std::vector<std::optional<TimerTimes>> all;
     const auto add = [&](Opening& each) {
-      all.push_back(is_open(each) ? each.timer().times() : std::nullopt);
+      all.push_back(is_open(each) ? each.timer.times() : std::nullopt);
     };
     add(scope.first);
     std::ranges::for_each(scope.others, add);
@@ -783,13 +747,30 @@ PyStructSequence_Desc g_times_description = {
 
 }  // namespace
 
-PyObject* expires(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* names) {
-  return expires_in(nullptr, args, count, names);
-}
-
-PyObject* expires_of_client(PyObject* self, PyObject* const* args, Py_ssize_t count,
-                            PyObject* names) {
-  return expires_in(self, args, count, names);
+PyObject* expires(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  Arguments given{};
+  if (count > 2) {
+    return PyErr_Format(
+        PyExc_TypeError,
+        "expires() takes a timeout and a name, and the rest by keyword: %zd were given", count);
+  }
+  std::copy_n(args, count, given.begin());
+  const Py_ssize_t named = names == nullptr ? 0 : PyTuple_Size(names);
+  for (Py_ssize_t i = 0; i < named; ++i) {
+    const int place = argument_called(PyTuple_GetItem(names, i));
+    if (place < 0) {
+      return nullptr;
+    }
+    PyObject*& argument = given[static_cast<std::size_t>(place)];
+    if (argument != nullptr) {
+      return PyErr_Format(PyExc_TypeError, "expires() got %R twice", PyTuple_GetItem(names, i));
+    }
+    argument = args[count + i];
+  }
+  if (given[kTimeout] == nullptr) {
+    return PyErr_Format(PyExc_TypeError, "expires() needs a timeout, in seconds");
+  }
+  return make_scope(g_scope_type, PyModule_Check(self) ? nullptr : self, given);
 }
 
 bool add_scope_type(PyObject* module) {
