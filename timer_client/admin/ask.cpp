@@ -3,12 +3,11 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
+#include <list>
 #include <new>
 #include <utility>
 
@@ -21,6 +20,7 @@
 #include "timer_client/client/environment.hpp"
 #include "timer_client/client/messages.hpp"
 #include "timer_client/client/pipe/pipe_line.hpp"
+#include "timer_client/client/process_lock.hpp"
 #include "timer_client/client/scope_terms.hpp"
 
 namespace filetimer {
@@ -42,31 +42,22 @@ int poll_ms(Duration wait) {
   return static_cast<int>(std::chrono::ceil<milliseconds>(std::max(wait, Duration{})).count());
 }
 
-// The connections of requests under way. fork() gives the child a copy of each, which would hide
-// from the server that the client exits, so the child closes them. The lock prevents fork() while a
-// connection is opened or closed. Never destroyed: a thread may still wait when the process ends.
-struct UnderWay {
-  std::mutex mutex;
-  std::vector<KeptFd*> connections;
-};
-
-UnderWay& under_way() {
-  static UnderWay& made = *new UnderWay;
+// The connections of requests under way, with the ProcessLock. fork() gives the child a copy of
+// each, which would hide from the server that the client exits, so the child closes them. Never
+// destroyed: a thread may still wait when the process ends.
+std::list<KeptFd*>& under_way() {
+  static auto& made = *new std::list<KeptFd*>;
   return made;
-}
-
-void close_copies() {
-  for (KeptFd* const each : under_way().connections) {
-    each->reset();
-  }
-  under_way().connections.clear();
-  under_way().mutex.unlock();
 }
 
 // When the library is loaded, see ProcessLock.
 [[gnu::constructor(101)]] void handle_forks() {
-  ::pthread_atfork([] { under_way().mutex.lock(); }, [] { under_way().mutex.unlock(); },
-                   close_copies);
+  ProcessLock::instance().call_in_children([]() noexcept {
+    for (KeptFd* const each : under_way()) {
+      each->reset();
+    }
+    under_way().clear();
+  });
 }
 
 std::vector<int> ranks_at(simdjson::dom::object answer, std::string_view key) {
@@ -126,8 +117,8 @@ class Request {
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
   ~Request() {
-    const std::scoped_lock held(under_way().mutex);
-    std::erase(under_way().connections, &connection_);
+    const auto held = ProcessLock::instance().lock();
+    std::erase(under_way(), &connection_);
     if (const int fd = own_fd(); fd >= 0) {
       ::shutdown(fd, SHUT_RDWR);  // also the copy of a child of a bare clone()
     }
@@ -213,13 +204,13 @@ class Request {
     if (!address) {
       return address.error().errno_value;
     }
-    const std::scoped_lock held(under_way().mutex);
+    const auto held = ProcessLock::instance().lock();
     UniqueFd made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!made || ::connect(made.get(), address->get(), ControlAddress::size()) != 0) {
       return errno;
     }
     connection_ = KeptFd(std::move(made));
-    under_way().connections.push_back(&connection_);
+    under_way().push_back(&connection_);
     return 0;
   }
 

@@ -90,8 +90,8 @@ void ProcessLock::notice_clone() noexcept {
 
 void ProcessLock::become_child() noexcept {
   ++fork_count_;
-  if (child_call_ != nullptr) {
-    child_call_();
+  for (const ChildCall call : child_calls_) {
+    call();
   }
   set(fork_count_);
   mutex_.unlock();

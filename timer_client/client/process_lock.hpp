@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <vector>
 
 namespace filetimer {
 
@@ -46,7 +47,7 @@ class ProcessLock {
   // Has `call` called in every forked child, with the lock held, before any other call of the
   // library returns there.
   using ChildCall = void (*)() noexcept;
-  void call_in_children(ChildCall call) { child_call_ = call; }
+  void call_in_children(ChildCall call) { child_calls_.push_back(call); }
 
  private:
   ProcessLock();
@@ -55,7 +56,7 @@ class ProcessLock {
 
   std::mutex mutex_;
   unsigned fork_count_ = 1;
-  ChildCall child_call_ = nullptr;
+  std::vector<ChildCall> child_calls_;
 };
 
 }  // namespace filetimer
