@@ -269,8 +269,8 @@ byte dead[2] = NONE; /* OwnPage::dead_incarnation_ */
 /* OwnPage::send_wake_up() and send_line(), as steps of a thread that is `at` one of them.
  * code: timer_client/client/page/own_page.cpp OwnPage::send_wake_up 0abf9801
  * code: timer_client/client/pipe/pipe_line.cpp send_line 8f03d886
- * code: timer_client/client/pipe/pipe_line.cpp open_pipe 95b13cc0
- * code: timer_client/client/pipe/pipe_line.cpp meaning_of 3874c3bd */
+ * code: timer_client/client/pipe/pipe_line.cpp open_pipe 11369867
+ * code: timer_client/client/pipe/pipe_line.cpp meaning_of 0cc3cee8 */
 #ifdef HAS_NOTE_DEAD
 #define FAIL(at, on_no_reader) at = NOTE_DEAD
 #define NOTE_DEAD_STEP(at, on_no_reader) \
@@ -315,8 +315,8 @@ inline grow_slot_count() {
 /* Nothing of what comes before the deadline can be seen while the slot is free, but for the number
  * of slots, which says as much as it did as long as the slot is free. So it is one step.
  * code: timer_client/client/page/own_page.cpp OwnPage::claim 50e458a6
- * code: timer_client/client/page/own_page.cpp OwnPage::slot_for 65efffa7
- * code: timer_client/client/page/own_page.cpp OwnPage::slot_from_pool 2e51b2ee
+ * code: timer_client/client/page/own_page.cpp OwnPage::slot_for 36a0b8fa
+ * code: timer_client/client/page/own_page.cpp OwnPage::unused_slot 3ce9f942
  * code: timer_client/client/page/own_page.cpp OwnPage::new_slot dc40e893
  * code: timer_client/client/page/page_scope.hpp claim_without_lock 1ce475ef
  * code: timer_client/client/page/thread_slots.hpp is_free 87bebbcd
@@ -884,7 +884,6 @@ active proctype Clock() {
  * code: timer_client/client/page/page_scope.cpp resume_scope 0054802f
  * code: timer_client/client/page/page_scope.cpp open_suspended 58d1830b
  * code: timer_client/client/page/page_scope.cpp renew_after_pause f8f9b149
- * code: timer_client/client/page/thread_slots.cpp ThreadSlots::take b9a0980b
  * code: timer_client/client/page/page_statistics.hpp count_scope 27d05e39
  * code: timer_client/client/page/page_statistics.hpp take 6064c27b
  * code: common/page_reader.cpp read_slot 221c7ccf

@@ -240,21 +240,16 @@ ThreadSlots& OwnPage::slots_of_this_thread() {
 }
 
 SlotHandle* OwnPage::slot_for(ThreadSlots& slots) {
-  if (slots.has_enough_idle()) {
-    return slots.next_idle();
-  }
-  SlotHandle* handle = slot_from_pool();
-  if (handle == nullptr) {
-    handle = new_slot();
-  }
+  SlotHandle* const handle = slots.has_enough_idle() ? nullptr : unused_slot();
   if (handle == nullptr) {
     return slots.next_idle();
   }
-  slots.take(*handle);
+  slots.handles.push_back(handle);
+  handle->owner.store(&slots, std::memory_order_relaxed);
   return handle;
 }
 
-SlotHandle* OwnPage::slot_from_pool() {
+SlotHandle* OwnPage::unused_slot() {
   auto& free = current_->free;
   if (free.empty()) {
     std::erase_if(current_->orphans, [&](SlotHandle* orphan) {
@@ -266,7 +261,7 @@ SlotHandle* OwnPage::slot_from_pool() {
     });
   }
   if (free.empty()) {
-    return nullptr;
+    return new_slot();
   }
   SlotHandle* const handle = free.back();
   free.pop_back();
@@ -294,8 +289,7 @@ bool OwnPage::watch_idleness(const IdleTimeout& idle) {
 }
 
 bool OwnPage::begin_idle_timeout(const IdleTimeout& idle) {
-  SlotHandle* handle = slot_from_pool();
-  handle = handle != nullptr ? handle : new_slot();
+  SlotHandle* const handle = unused_slot();
   if (handle == nullptr) {
     return false;
   }

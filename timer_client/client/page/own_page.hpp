@@ -207,7 +207,7 @@ class OwnPage {
   ThreadSlots& slots_of_this_thread();
   SlotStatistics* statistics_for(ThreadSlots& slots, const std::string& shown);
   SlotHandle* slot_for(ThreadSlots& slots);
-  SlotHandle* slot_from_pool();
+  SlotHandle* unused_slot();  // of no thread: one that was given back, or a new one
   SlotHandle* new_slot();
   bool begin_idle_timeout(const IdleTimeout& idle);
   void announce() noexcept;

@@ -111,11 +111,6 @@ bool ThreadSlots::has_enough_idle() const {
   });
 }
 
-void ThreadSlots::take(SlotHandle& handle) {
-  handles.push_back(&handle);
-  handle.owner.store(this, std::memory_order_relaxed);
-}
-
 void ThreadSlots::bind(SlotHandle& handle, ScopeKey key, const std::string& shown,
                        SlotStatistics* entry) {
   unbind(handle);

@@ -138,7 +138,6 @@ class alignas(64) ThreadSlots {
   // Returns a slot that is not in use, of any key.
   SlotHandle* next_idle();
   [[nodiscard]] bool has_enough_idle() const;
-  void take(SlotHandle& handle);
   void bind(SlotHandle& handle, ScopeKey key, const std::string& shown, SlotStatistics* statistics);
   void make_shortcut(ScopeKey key, SlotHandle& handle);
 

@@ -20,8 +20,7 @@ namespace {
 // opened, so the file cannot be replaced in between, and before anything is written, so a regular
 // file at the path is not changed.
 UniqueFd open_pipe(const std::string& path) {
-  UniqueFd fd(retry_eintr(
-      [&] { return ::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY); }));
+  UniqueFd fd = open_file(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY);
   struct stat st {};
   if (fd && (::fstat(fd.get(), &st) != 0 || !S_ISFIFO(st.st_mode))) {
     fd.reset();
@@ -31,15 +30,9 @@ UniqueFd open_pipe(const std::string& path) {
 }
 
 Sent meaning_of(int error) {
-  switch (error) {
-    case EAGAIN:  // these are errors of this process or the system, not of the server
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-      return Sent::kBusy;
-    default:
-      return Sent::kNoServer;
-  }
+  // These are errors of this process or the system, not of the server.
+  const bool is_own = error == EAGAIN || error == EMFILE || error == ENFILE || error == ENOMEM;
+  return is_own ? Sent::kBusy : Sent::kNoServer;
 }
 
 // Returns the Unix time that is `after` from now. Reads the monotonic clock first and rounds up, so
@@ -116,11 +109,9 @@ wire::Request acquire_request(Duration after, std::string_view scope_id,
 }
 
 wire::Request release_request(std::string_view scope_id, pid_t pid) {
-  wire::Request request;
+  wire::Request request;  // a release, unless it gets an expiration time
   request.pid = pid == 0 ? ::getpid() : pid;
   request.scope_id = scope_id;
-  request.expiration_time = -1;
-  request.signal = 0;
   return request;
 }
 
