@@ -53,10 +53,6 @@ Duration elapsed_of(const ListedScope& scope, Instant now) {
   return std::max(now - scope.slot.acquired, Duration::zero());
 }
 
-std::string_view name_of(ServedBy transport) {
-  return transport == ServedBy::kPage ? "page" : "pipe";
-}
-
 // Adds the rank as a number if it is one.
 void add_rank(JsonWriter& json, std::string_view key, const std::string& rank) {
   if (const auto number = number_from<std::int64_t>(rank)) {
@@ -82,13 +78,6 @@ std::vector<std::string> place_of(dom::object worker) {
   place.push_back(text_at(worker, "job_id"));
   place.push_back(std::to_string(objects_at(worker, "open_scopes").size()));
   return place;
-}
-
-// The smallest first.
-std::vector<Group> groups_in(dom::object answer) {
-  std::vector<Group> groups = grouped(objects_at(answer, "workers"), place_of);
-  std::ranges::stable_sort(groups, {}, &Group::size);
-  return groups;
 }
 
 // Returns "for 12.1 s of 30 s, paused"; of several workers that of the one that is longest in it.
@@ -168,11 +157,8 @@ std::string scopes_json(std::span<const ListedScope> scopes, Instant now) {
     json.field("scope", slot.name);
     json.given("tid", std::max(slot.tid, 0));
     json.field("acquired_mono_ns", slot.acquired.ns);
-    if (scope.due.is_never()) {
-      json.null("deadline_mono_ns");
-    } else {
-      json.field("deadline_mono_ns", scope.due.ns);
-    }
+    json.field("deadline_mono_ns",
+               scope.due.is_never() ? std::nullopt : std::optional(scope.due.ns));
     json.seconds("elapsed_s", elapsed_of(scope, now));
     json.seconds("remaining_s", scope.due.is_never() ? kForever : scope.due - now);
     json.seconds("asked_s", slot.asked);
@@ -187,7 +173,7 @@ std::string scopes_json(std::span<const ListedScope> scopes, Instant now) {
     if (is_paused) {
       json.seconds("left_s", scope.slot.left);
     }
-    json.field("transport", name_of(owner.transport));
+    json.field("transport", owner.transport == ServedBy::kPage ? "page" : "pipe");
     json.field("whole_process", slot.has(slot_flag::kWholeProcess));
     json.field("thread_ended", slot.has(slot_flag::kThreadEnded));
     json.field("signal", slot.signal);
@@ -308,7 +294,9 @@ std::string status_page(dom::object answer) {
 
 std::string dump_page(dom::object answer, bool colour) {
   Page page(colour);
-  for (const Group& group : groups_in(answer)) {
+  std::vector<Group> groups = grouped(objects_at(answer, "workers"), place_of);
+  std::ranges::stable_sort(groups, {}, &Group::size);
+  for (const Group& group : groups) {
     add_group(page, group);
   }
   if (const std::int64_t omitted = count_at(answer, "omitted"); omitted > 0) {
