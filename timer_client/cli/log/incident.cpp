@@ -157,6 +157,7 @@ WorkerName worker_in(dom::object fields) {
 ExpiredWorker read_expired(const Record& record) {
   ExpiredWorker expired{.worker = worker_in(record.fields),
                         .machine = machine_of(record),
+                        .server = record.integer("server_pid"),
                         .id = std::string(record.id),
                         .incident = std::string(record.incident),
                         .job_id = std::string(record.job_id),
@@ -272,14 +273,20 @@ std::optional<Record> IncidentRecords::record_of(const ExpiredWorker& expired) c
   return found == records_.end() ? std::nullopt : parse_record(found->second);
 }
 
-// Adds the job's own workers: those of another job wait for none of this one.
-void IncidentRecords::add_workers(const ExpiredWorker& expired, const std::string& host,
+// Adds the job's own workers: those of another job wait for none of this one. A worker that is
+// among them already stays as it is.
+bool IncidentRecords::add_workers(const ExpiredWorker& expired, const std::string& host,
                                   const Integer& moment_us, Incident& incident,
                                   std::vector<WorkerAt>& workers) const {
   const auto record = record_of(expired);
   if (!record) {
-    incident.missing.push_back(host);
-    return;
+    return false;
+  }
+  std::set<Integer> listed;  // pids, by another server of the host
+  for (const WorkerAt& at : workers) {
+    if (at.worker.pid && at.worker.host == host) {
+      listed.insert(at.worker.pid);
+    }
   }
   std::vector<WorkerAt> all;
   for (const char* list : {"open_scopes", "in_no_scope"}) {
@@ -310,7 +317,7 @@ void IncidentRecords::add_workers(const ExpiredWorker& expired, const std::strin
       continue;  // it may be another job's
     }
     counted.emplace(at.worker.pid, at.worker.rank);
-    if (job.empty() || job == incident.shown.job_id) {
+    if ((job.empty() || job == incident.shown.job_id) && !listed.contains(at.worker.pid)) {
       at.worker.host = host;
       at.elapsed_s = at.elapsed_s ? std::max(*at.elapsed_s - later_s, 0.0) : at.elapsed_s;
       workers.push_back(std::move(at));
@@ -321,46 +328,43 @@ void IncidentRecords::add_workers(const ExpiredWorker& expired, const std::strin
   incident.omitted_scopes += count_at(record->fields, "omitted");
   incident.omitted_workers += std::max<std::int64_t>(
       count_at(record->fields, "workers") - static_cast<std::int64_t>(counted.size()), 0);
+  return true;
 }
 
-Incident IncidentRecords::combine() const {
+Incident IncidentRecords::combine(OddWorker wanted) const {
   Incident incident = combine_at(shown_);
-  std::optional<Incident> first = odd_at_first_expiry(incident);
-  return first && is_among(first->groups[0].workers, first->shown.worker) ? *std::move(first)
-                                                                          : std::move(incident);
-}
-
-Incident IncidentRecords::combine_for_cause() const {
-  Incident incident = combine_at(shown_);
-  return odd_at_first_expiry(incident).value_or(std::move(incident));
-}
-
-std::optional<Incident> IncidentRecords::odd_at_first_expiry(const Incident& incident) const {
   if (incident.has_odd_group() || incident.expired.empty()) {
-    return std::nullopt;
+    return incident;
   }
   Incident first = combine_at(incident.expired[0]);
-  return first.has_odd_group() ? std::optional(std::move(first)) : std::nullopt;
+  const bool is_wanted =
+      first.has_odd_group() &&
+      (wanted == OddWorker::kAny || is_among(first.groups[0].workers, first.shown.worker));
+  return std::move(is_wanted ? first : incident);
 }
 
 Incident IncidentRecords::combine_at(const ExpiredWorker& around) const {
   Incident incident;
   incident.shown = shown_;
-  // The expiry of each machine whose incident record counts: `around`, or else the nearest. A
+  // The expiry of each server whose incident record counts: `around`, or else the nearest. A
   // warning names no incident, but may have led to one.
-  std::map<std::string, const ExpiredWorker*> nearest;
+  std::map<std::pair<std::string, Integer>, const ExpiredWorker*> nearest;  // by machine and pid
   std::map<std::string, std::set<std::string>> machines{{shown_.worker.host, {shown_.machine}}};
   for (const ExpiredWorker& one : expired_) {
     if (is_one_incident(one, around)) {
       incident.expired.push_back(one);
       machines[one.worker.host].insert(one.machine);
-      const auto at = nearest.try_emplace(one.machine, &one).first;
+      const auto at = nearest.try_emplace({one.machine, one.server}, &one).first;
       at->second = apart_us(one, around) < apart_us(*at->second, around) ? &one : at->second;
     }
   }
-  nearest.try_emplace(shown_.machine, &shown_);
-  if (!around.incident.empty()) {
-    nearest[around.machine] = &around;
+  nearest.try_emplace({shown_.machine, shown_.server}, &shown_);
+  const std::pair own(around.machine, around.server);
+  if (const auto at = nearest.try_emplace(own, &around).first; !around.incident.empty()) {
+    at->second = &around;
+  }
+  for (const auto& [host, its_machines] : machines) {
+    incident.machines += its_machines.size();
   }
   std::ranges::stable_sort(incident.expired, {}, [](const ExpiredWorker& one) {
     return one.deadline_us.value_or(std::numeric_limits<std::int64_t>::max());
@@ -368,7 +372,7 @@ Incident IncidentRecords::combine_at(const ExpiredWorker& around) const {
   const auto host_name = [&](const ExpiredWorker& one) {
     constexpr std::size_t kBootShown = 8;
     const std::string host = host_of(one.machine);
-    return nearest.size() == 1 ? std::string()
+    return incident.machines == 1 ? std::string()
            : machines[host].size() == 1
                ? host
                : fmt::format("{} (boot {})", host, one.machine.substr(host.size() + 1, kBootShown));
@@ -376,13 +380,23 @@ Incident IncidentRecords::combine_at(const ExpiredWorker& around) const {
   const auto ours = record_of(around);
   const Integer moment_us = ours ? ours->time_us : around.time_us;
   std::vector<WorkerAt> workers;
-  for (const auto& [machine, expired] : nearest) {
-    add_workers(*expired, host_name(*expired), moment_us, incident, workers);
+  std::map<std::string, bool> has_record;  // by host
+  const auto add = [&](const ExpiredWorker& one) {
+    const std::string host = host_name(one);
+    has_record[host] |= add_workers(one, host, moment_us, incident, workers);
+  };
+  add(*nearest.extract(own).mapped());  // first: it is of the moment that is shown
+  for (const auto& [server, expired] : nearest) {
+    add(*expired);
+  }
+  for (const auto& [host, has] : has_record) {
+    if (!has) {
+      incident.missing.push_back(host);
+    }
   }
   for (ExpiredWorker& one : incident.expired) {
     one.worker.host = host_name(one);
   }
-  incident.machines = nearest.size();
   incident.groups = groups_of(std::move(workers));
   incident.may_be_two_jobs = incident.may_be_two_jobs && has_two_of_one_rank(incident.groups);
   incident.shown.worker.host = host_name(shown_);
@@ -390,7 +404,7 @@ Incident IncidentRecords::combine_at(const ExpiredWorker& around) const {
 }
 
 ExpiryKey cause_of(const IncidentRecords& records) {
-  const Incident incident = records.combine_for_cause();
+  const Incident incident = records.combine(OddWorker::kAny);
   const ExpiredWorker* const cause = incident.cause();
   return cause == nullptr
              ? records.key()

@@ -50,6 +50,7 @@ struct WorkerName {
 struct ExpiredWorker {
   WorkerName worker;
   std::string machine;  // a boot of a host: hosts may share a name ("localhost"), not this
+  Integer server;       // the pid of the server there: a job may have several
   std::string id;
   std::string incident;
   std::string job_id;
@@ -151,6 +152,8 @@ struct WorkerAt {
   Number remaining_s;
 };
 
+enum class OddWorker { kShown, kAny };
+
 // The records that concern one expiry and its incident, chosen once for all pages.
 class IncidentRecords {
  public:
@@ -165,19 +168,16 @@ class IncidentRecords {
   void each(const std::function<void(const Record&)>& call) const;
   [[nodiscard]] const ExpiryKey& key() const { return key_; }
   // Returns the incident of the expiry without its workers and outputs, as it was at that time. Or
-  // as it was at the first expiry, if only then the worker that is shown was the odd one out: the
-  // ranks that waited for it may have been killed since.
-  [[nodiscard]] Incident combine() const;
-  // Likewise, or as it was at the first expiry, if only then any worker was the odd one out.
-  [[nodiscard]] Incident combine_for_cause() const;
+  // as it was at the first expiry, if only then the worker that is shown, or any, was the odd one
+  // out: the ranks that waited for it may have been killed since.
+  [[nodiscard]] Incident combine(OddWorker wanted) const;
 
  private:
-  // Returns the incident as it was at the first expiry, if only then it had an odd group.
-  [[nodiscard]] std::optional<Incident> odd_at_first_expiry(const Incident& incident) const;
   [[nodiscard]] Incident combine_at(const ExpiredWorker& around) const;
   // Returns the incident record of the expiry. It is valid until another one is parsed.
   [[nodiscard]] std::optional<Record> record_of(const ExpiredWorker& expired) const;
-  void add_workers(const ExpiredWorker& expired, const std::string& host, const Integer& moment_us,
+  // Returns false if there is no incident record of the expiry.
+  bool add_workers(const ExpiredWorker& expired, const std::string& host, const Integer& moment_us,
                    Incident& incident, std::vector<WorkerAt>& workers) const;
 
   ExpiryKey key_;

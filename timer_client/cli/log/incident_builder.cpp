@@ -390,7 +390,7 @@ class IncidentBuilder {
 }  // namespace
 
 Incident read_incident(const IncidentRecords& records) {
-  Incident incident = records.combine();
+  Incident incident = records.combine(OddWorker::kShown);
   constexpr auto kNone = std::numeric_limits<std::int64_t>::max();
   std::int64_t first_us = kNone;
   for (const ExpiredWorker& one : incident.expired) {

@@ -316,7 +316,7 @@ std::set<std::string> descriptions_of(const TempFolder& folder) {
   for (const ExpiredWorker& around : all) {
     IncidentRecords records({around.worker.host, around.id, around.worker.pid, around.time_us});
     each([&](const Record& record) { records.take(record); });
-    const Incident incident = records.combine();
+    const Incident incident = records.combine(OddWorker::kShown);
     const ExpiredWorker* const from = incident.cause();
     std::string one = fmt::format(
         "rank {} in {}, odd: {}, expired {}, hosts {}:", from->worker.rank.value_or(-1),
