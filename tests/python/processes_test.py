@@ -55,6 +55,20 @@ class Forks(ServerCase):
         self.assertEqual(self.records("expired"), [])
         self.assertEqual(self.records("left_open"), [])
 
+    def test_a_child_has_the_rank_and_job_that_it_has_set_itself(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            pid = os.fork()
+            if pid == 0:
+                os.environ.update(RANK="5", LOCAL_RANK="1", SLURM_JOB_ID="8812")
+                with filetimer.expires(0.3, "child"):
+                    time.sleep(60)
+            os.waitpid(pid, 0)
+            say(pid)
+            """, RANK="0", LOCAL_RANK="0")
+        expired = self.record("expired", int(worker.stdout.readline()))
+        self.assertEqual([expired.get(key) for key in ("rank", "local_rank", "job_id")], [5, 1, "8812"])
+
     test_the_first_scope_of_a_name_has_longer_in_a_child_too = worker_test("""
         scope = filetimer.Scope(10, "x", first_timeout=3600)
         def remaining():

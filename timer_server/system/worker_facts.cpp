@@ -57,6 +57,12 @@ WorkerFacts worker_facts_claimed(const PageClaims& claims) {
   return facts;
 }
 
+void add_claims(WorkerFacts& facts, const WorkerFacts& claimed) {
+  facts.rank = claimed.rank ? claimed.rank : facts.rank;
+  facts.local_rank = claimed.local_rank ? claimed.local_rank : facts.local_rank;
+  facts.job_id = facts.job_id.empty() ? claimed.job_id : facts.job_id;
+}
+
 WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ_block,
                               std::span<const std::string> wanted) {
   WorkerFacts facts;

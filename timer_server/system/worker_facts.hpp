@@ -41,8 +41,11 @@ WorkerFacts read_worker_facts(pid_t pid, std::span<const std::string> wanted = {
 WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ_block,
                               std::span<const std::string> wanted = {});
 
-// Returns the facts that the page of a worker claims. They are used for a worker that has ended, or
-// whose facts are not read yet.
+// Returns the facts that the page of a worker claims.
 WorkerFacts worker_facts_claimed(const PageClaims& claims);
+
+// Adds to the facts that were read what the page of the worker claims: the ranks that the program
+// may have set after its start, which /proc does not show, and a job if the environment names none.
+void add_claims(WorkerFacts& facts, const WorkerFacts& claimed);
 
 }  // namespace filetimer

@@ -170,11 +170,12 @@ void WatchRegistry::look_at(const std::string& name) {
     return;
   }
   const std::shared_ptr<MappedPage>& page = *opened;
-  // A container may show another boot id to its processes. A page whose lock is held is of this
-  // boot.
+  // A container may show another boot id to its processes, or none. A page whose lock is held is of
+  // this boot.
   const auto holder = page->owner();
   const bool is_free = !holder && holder.error().errno_value == ESRCH;
-  if (page->claims().boot != this_boot() && is_free) {
+  const BootId boot = page->claims().boot;
+  if (boot != this_boot() && boot != BootId{} && is_free) {
     remove_orphan(*page, kAnotherBoot);
     return;
   }
@@ -262,6 +263,7 @@ void WatchRegistry::add(Worker& worker, const std::shared_ptr<MappedPage>& page)
   core_.directory.pages().confirm(
       page->name(), {worker.process->pid, worker.process->start_time, page->program()});
   refused_.erase(page->name());
+  add_claims(*worker.facts, worker_facts_claimed(page->claims()));
   worker.pages.reserve(worker.pages.size() + 1);  // a name alone would never be looked at again
   pages_.insert(page->name());
   worker.pages.push_back(page);
@@ -348,11 +350,13 @@ void WatchRegistry::record_orphaned_scopes(const PageClaims& claims, pid_t pid,
 
 void WatchRegistry::remove_orphan(MappedPage& page, std::string_view reason) {
   const auto owner = core_.directory.pages().confirmed_owner(page.name());
-  const pid_t pid = owner ? owner->pid : page.claims().pid;
-  record_orphaned_scopes(page.claims(), pid, page.open_slots(), reason, has_ended_);
+  PageClaims claims = page.claims();
+  const pid_t pid = owner ? owner->pid : claims.pid;
+  claims.start_time = owner ? owner->start_time : claims.start_time;  // not known without /proc
+  record_orphaned_scopes(claims, pid, page.open_slots(), reason, has_ended_);
   StatisticsByName statistics;
   page.add_statistics(statistics);
-  append_statistics(claimed_identity(page.claims(), pid), statistics);
+  append_statistics(claimed_identity(claims, pid), statistics);
   core_.directory.pages().remove(page.name());
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
 #include "common/proc_files.hpp"
 #include "timer_server/system/hardening.hpp"
@@ -151,7 +152,8 @@ void WatchRegistry::read_facts(const Worker& worker) {
           return [] {};  // the facts may be those of a later process with this pid
         }
         return [this, cell, pid = process->pid, facts = std::move(facts)] {
-          *cell = facts;
+          const WorkerFacts claimed = std::exchange(*cell, facts);
+          add_claims(*cell, claimed);
           core_.workers.note_facts(pid);
         };
       },
