@@ -62,24 +62,34 @@ Recovery::PastVerdict Recovery::past_verdict(pid_t pid, std::uint64_t start_time
   return {};
 }
 
-// A kill cancels the other scopes of a worker that has exited after its signal: all of them if
-// SIGKILL was to follow; else those of the pipe that were open then and not due. A signal for the
-// worker alone cancels none.
+// Returns whether the first signal of the kill has cancelled this other scope of its worker on the
+// pipe: one that was open then and, unless SIGKILL was to follow, not due. A signal for the worker
+// alone cancels none.
+bool Recovery::is_cancelled(const KillState& past, const SlotReading& scope) const {
+  const auto means = past.means();
+  if (past.sent.empty() || !means || means->is_for_worker_alone) {
+    return false;
+  }
+  const Instant signalled = past.sent.front().when.mono;
+  const Instant due = due_time(scope, core_.policy.page_terms().max_timeout);
+  return scope.acquired <= signalled &&
+         (means->ends_in_sigkill() || (due > signalled && !scope.has(slot_flag::kWholeProcess)));
+}
+
+// If SIGKILL was to follow, the end of the worker after its signal has cancelled all scopes.
 WatchRegistry::HasEnded Recovery::has_ended(bool is_on_pipe) {
   return [this, is_on_pipe](pid_t pid, std::uint64_t start_time, const SlotReading& scope) {
     if (past_verdict(pid, start_time, scope).kill != nullptr) {
       return true;
     }
     const auto kill = std::ranges::find_if(past_, [&](const KillState& past) {
-      if (!past.is_of_this_boot || !is_of(past, pid, start_time) || past.sent.empty() ||
-          past.verdict.value_or(KillVerdict::kDead) != KillVerdict::kDead) {
+      if (!past.is_of_this_boot || !is_of(past, pid, start_time) || past.sent.empty()) {
         return false;
       }
       const auto means = past.means();
-      const Instant signalled = past.sent.front().when.mono;
-      return means && !means->is_for_worker_alone &&
-             (means->ends_in_sigkill() ||
-              (is_on_pipe && scope.acquired <= signalled && scope.deadline > signalled));
+      const bool ends_all = means && means->ends_in_sigkill() &&
+                            past.verdict.value_or(KillVerdict::kDead) == KillVerdict::kDead;
+      return ends_all || (is_on_pipe && is_cancelled(past, scope));
     });
     if (kill != past_.end() && !kill->has_cancelled) {
       kill->cancelled.push_back(scope.name);
@@ -104,8 +114,14 @@ void Recovery::adopt_pipe_page(pid_t pid) {
     worker->pages.push_back(*page);
     worker->left_on_pipe = Instant::now();  // an upper bound: the time is not saved
     for (const SlotReading& reading : (*page)->open_slots()) {
+      const auto has_cancelled_it = [&](const KillState& past) {
+        return past.verdict && is_of(past, pid, worker->process->start_time) &&
+               is_cancelled(past, reading);
+      };
       if (past_verdict(pid, worker->process->start_time, reading).kill != nullptr) {
         (*page)->restore_verdict(reading.id);
+      } else if (std::ranges::any_of(past_, has_cancelled_it)) {
+        (*page)->release(reading.id);  // a kill that has not ended cancels it again
       }
     }
     core_.workers.note_unsaved(*worker);

@@ -45,6 +45,7 @@ class Recovery {
     Expiry* expiry = nullptr;
   };
   PastVerdict past_verdict(pid_t pid, std::uint64_t start_time, const SlotReading& scope);
+  [[nodiscard]] bool is_cancelled(const KillState& past, const SlotReading& scope) const;
   WatchRegistry::HasEnded has_ended(bool is_on_pipe = false);
   void adopt_pipe_page(pid_t pid);
   Worker* worker_of(PipePage& page, pid_t pid);

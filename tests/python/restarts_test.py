@@ -182,6 +182,58 @@ class Restarts(ServerCase):
         self.assertEqual(len(self.record("killed", worker.pid)["signals"]), 1)
         self.assertEqual(suite.state_of(other), "S")
 
+    def test_a_worker_that_was_stopped_for_a_signal_and_has_left_its_scope_runs_again(self):
+        self.server.close()
+        self.server = filetimer.Server(*SIGNALS_WAIT, dir=self.dir)
+        worker = self.start_worker("""
+            scope = filetimer.Scope(0.3)
+            scope.acquire()
+            sys.stdin.readline()
+            scope.release()
+            say("left")
+            sys.stdin.read()
+            """)
+        self.wait_for_stage("recorded")
+        print(file=worker.stdin, flush=True)
+        self.assertEqual(worker.stdout.readline(), "left\n")
+        self.client("ping")
+        self.wait_for_stage("released")
+        os.kill(self.server.pid, signal.SIGKILL)
+        # A server that looks for a release once more, just before the signal, has stopped the worker by then.
+        os.kill(worker.pid, signal.SIGSTOP)
+        self.start_next()
+        self.assertEqual(self.record("killed", worker.pid)["verdict"], "spared")
+        suite.wait_until(lambda: suite.state_of(worker.pid) == "S", "it stays stopped")
+
+    def test_a_scope_that_a_kill_has_cancelled_is_not_watched_when_the_server_died_right_after_it(self):
+        for lives in True, False:
+            with self.subTest(lives=lives):
+                self.server.close()
+                self.server = filetimer.Server("--kill-wait", "1s", dir=self.dir)
+                worker = self.start_worker("signal.signal(signal.SIGTERM, signal.SIG_IGN), say(), time.sleep(60)")
+                worker.stdout.readline()
+                line = {"version": 1, "pid": worker.pid, "signal": int(signal.SIGTERM)}
+                lines = ({**line, "scope_id": "far", "expiration_time": time.time() + 3600},
+                         {**line, "scope_id": "due", "expiration_time": time.time()})
+                pathlib.Path(self.server.fifo).write_text("".join(json.dumps(each) + "\n" for each in lines))
+                self.wait_for_stage("signalled")
+                page = pathlib.Path(self.dir, "scopes/server", str(worker.pid))
+                before_its_end = page.read_bytes()
+                [kill] = pathlib.Path(self.dir, "kills").iterdir()
+                os.link(kill, self.folder + "/kill")
+                self.assertEqual(self.record("killed", worker.pid)["cancelled"], ["far"])
+                self.client("ping")
+                os.kill(self.server.pid, signal.SIGKILL)
+                self.server.close()
+                # As if the server had been killed when the end of the kill was in its file alone.
+                page.write_bytes(before_its_end)
+                os.replace(self.folder + "/kill", kill)
+                if not lives:
+                    suite.end(worker)
+                self.start_next()
+                self.assertEqual(self.open_scopes(worker.pid), [])
+                self.assertEqual(self.records("left_open", worker.pid), [])
+
     def test_a_scope_of_the_pipe_from_before_a_reboot_is_left_open(self):
         worker = self.start_worker("time.sleep(60)")
         self.client("acquire", "--scope", "x", "--timeout", "1h", "--pid", str(worker.pid))
@@ -297,6 +349,23 @@ class Restarts(ServerCase):
         os.kill(self.server.pid, signal.SIGKILL)
         self.start_next()
         self.assertGreaterEqual(self.record("expired", int(pid))["acquired_mono_ns"], released)
+
+    def test_the_scopes_of_a_worker_without_proc_have_one_verdict_each(self):
+        words = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")
+        if not shutil.which("unshare") or subprocess.run([*words, "true"], stderr=subprocess.DEVNULL).returncode:
+            self.skipTest("unshare(1) makes no mount namespace here")
+        worker = self.start_worker("""
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            with filetimer.expires(60, "epoch"), filetimer.expires(0.3, signal=signal.SIGTERM, grace=60):
+                time.sleep(60)
+            """, prefix=words)
+        self.wait_for_stage("signalled")
+        os.kill(self.server.pid, signal.SIGKILL)
+        suite.end(worker)
+        self.start_next()
+        killed = self.record("killed", worker.pid)
+        self.assertEqual((killed["verdict"], killed.get("cancelled")), ("dead", ["epoch"]))
+        self.assertEqual(self.records("left_open", worker.pid), [])
 
     def test_a_worker_of_another_pid_namespace_has_the_pid_that_the_server_saw(self):
         words = ("unshare", "--pid", "--fork", "--kill-child")

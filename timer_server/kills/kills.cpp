@@ -242,7 +242,9 @@ void Kills::start(Worker* worker, KillState order, Instant now) {
   if (means && means->is_for_worker_alone) {
     kill->targets.spare_others();
   }
-  if (kill->order.may_have_stopped && means) {
+  const auto asks_for_signal = [](const Expiry& expiry) { return expiry.scope.signal > 0; };
+  // Also for a scope that was left just before the signal, when its targets had been stopped.
+  if (kill->order.may_have_stopped && std::ranges::any_of(kill->order.expiries, asks_for_signal)) {
     kill->targets.adopt(kill->order.sent);
   }
   if (!kill->order.sent.empty() && means) {

@@ -72,9 +72,9 @@ void write_header(PageHeader& header, const Process& worker, const WorkerFacts& 
 PipePage::PipePage(const std::string& folder, pid_t pid, Terms terms)
     : path_(fmt::format("{}/{}", folder, pid)), terms_(terms) {}
 
-// Scopes that were released late keep their slots until their kill is over. A worker has one kill
-// at a time, so there are never more than twice kMaxScopesPerWorker slots. Those beyond it are
-// watched but not saved, because the file has no room for them.
+// Scopes that were released late, and those that were cancelled, keep their slots until their kill
+// is over. A worker has one kill at a time, so there are never more than twice kMaxScopesPerWorker
+// slots. Those beyond it are watched but not saved, because the file has no room for them.
 PipePage::SlotNumber PipePage::take_free_slot() {
   if (free_.empty()) {
     grow(slots_.size() + 1);
@@ -109,7 +109,6 @@ Result<Instant> PipePage::acquire(std::string_view id, std::size_t shown_bytes,
     }
     Entry entry{.id = std::string(id)};  // what follows the choice of a slot takes no memory
     number = take_free_slot();
-    std::erase_if(cancelled_, [&](const Cancelled& each) { return each.slot == number; });
     entries_[number] = std::move(entry);
     slot_at(number).shown_bytes.store(
         shown_bytes == id.size() ? 0 : static_cast<std::uint32_t>(shown_bytes), kRelaxed);
@@ -165,8 +164,8 @@ std::vector<std::string> PipePage::cancel_all(Instant due_by, Instant opened_by)
       continue;
     }
     names.push_back(scope->name);
-    free(number);
     cancelled_.push_back({number, word});
+    forget_id(number);
   }
   return names;
 }

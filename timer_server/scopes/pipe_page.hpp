@@ -71,9 +71,14 @@ class PipePage final : public WorkerPage {
   std::vector<std::string> cancel_all(Instant due_by = {}, Instant opened_by = Instant::never());
   // Releases in the file, too, the cancelled scope with this identity; without one, all of them.
   void end_cancelled(std::optional<std::string_view> id = std::nullopt) {
-    const std::size_t ended = std::erase_if(
-        cancelled_, [&](const Cancelled& each) { return !id || entries_[each.slot].id == *id; });
-    is_changed_ = is_changed_ || ended > 0;
+    std::erase_if(cancelled_, [&](const Cancelled& each) {
+      const bool has_ended = !id || entries_[each.slot].id == *id;
+      if (has_ended) {
+        free_.push_back(each.slot);
+        is_changed_ = true;
+      }
+      return has_ended;
+    });
   }
   // Returns whether no slot is in use.
   [[nodiscard]] bool is_empty() const { return by_id_.empty(); }
@@ -101,7 +106,7 @@ class PipePage final : public WorkerPage {
     std::string id;
     bool has_saved_name = false;  // the file has it
   };
-  // A slot that is free, and in the file still open.
+  // A slot that no scope has, and that is still open in the file: no other scope takes it before.
   struct Cancelled {
     SlotNumber slot = 0;
     std::int64_t word = 0;
