@@ -220,12 +220,29 @@ class Run(TerminalCase):
 
 
 class Logs(ServerCase):
+    def test_what_is_expected_where_no_log_is_known_is_what_the_command_takes(self):
+        os.chmod(self.folder, 0o700)
+        for command in "log", "show", "report", "suggest":
+            done = subprocess.run([CLIENT, command], env={"XDG_RUNTIME_DIR": self.folder}, stderr=subprocess.PIPE,
+                                  text=True, cwd=self.folder, timeout=BOUND_S)
+            self.assertEqual(done.returncode, 1)
+            self.assertEqual(done.stderr.splitlines()[0], "timer_client: no log is known: expected FILE, --dir, "
+                             "$FILETIMER_DIR, $XDG_STATE_HOME or $HOME")
+
     def test_show_prints_an_expiry_whose_host_name_has_a_newline(self):
         log = '{"schema":1,"event":"expired","host":"a\\nb","id":"x-1","pid":4711,"scope":"step"}\n'
         for words in ("last",), ("x-1",):
             done = subprocess.run([CLIENT, "show", *words, "-"], input=log, stdout=subprocess.PIPE, text=True,
                                   timeout=BOUND_S)
             self.assertIn("pid 4711 hung in `step`", done.stdout)
+
+    def test_an_empty_word_names_no_expiry(self):
+        log = '{"schema":1,"event":"expired","id":"x-1","pid":4711,"scope":"step"}\n'
+        for command in "show", "report":
+            done = subprocess.run([CLIENT, command, "", "-"], input=log, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True, cwd=self.folder, timeout=BOUND_S)
+            self.assertEqual((done.returncode, done.stdout, done.stderr),
+                             (2, "", f"timer_client: {command}: ID: '': expected a name\n"))
 
     def test_files_that_are_named_need_no_server(self):
         log = '{"schema":1,"event":"expired","id":"x-1","pid":4711,"scope":"step"}\n'

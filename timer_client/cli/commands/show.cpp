@@ -277,7 +277,8 @@ Command add_expiry_command(CLI::App& root, const std::string& name, const std::s
   app->add_option("ID", options->words,
                   "The id that `log` shows, a beginning of it, or last [last];\n"
                   "then the logs to read, those of other hosts too: files,\n"
-                  "folders, or - for standard input [the server's]");
+                  "folders, or - for standard input [the server's]")
+      ->check(is_name);  // an empty id would begin every other one
   add_name_option(*app, "--host", options->host, "HOST", "The host of ID, where two have the same");
   add_utc_option(*app);
   add_directory_options(*app, options->place, [&words = options->words] {

@@ -76,9 +76,26 @@ bool is_deeper(const WorkerAt& scope, const WorkerAt& than) {
   return scope.elapsed_s && scope.elapsed_s <= than.elapsed_s;
 }
 
+// Returns whether a scope has been renewed, as a heartbeat is, and is in time: its thread runs.
+bool is_beating(const WorkerAt& scope) {
+  return scope.timeout_s && scope.elapsed_s > scope.timeout_s && scope.remaining_s > 0;
+}
+
+// Returns whether a scope of no known thread, as that of `timer_client run`, may have the other one
+// inside.
+bool may_surround(const WorkerAt& scope, const WorkerAt& other) {
+  return !scope.tid && other.tid && scope.elapsed_s >= other.elapsed_s;
+}
+
 // Returns whether a thread in `one` says more about the incident than one in `other`: its deadline
-// is next.
+// is next, unless one of the two is known to run, or may be around the other.
 bool is_nearer_to_its_end(const WorkerAt& one, const WorkerAt& other) {
+  if (is_beating(one) != is_beating(other)) {
+    return is_beating(other);
+  }
+  if (may_surround(one, other) || may_surround(other, one)) {
+    return may_surround(other, one);
+  }
   if (one.remaining_s && other.remaining_s) {
     return *one.remaining_s < *other.remaining_s;
   }
@@ -130,6 +147,22 @@ std::vector<ScopeGroup> groups_of(std::vector<WorkerAt> workers) {
            std::tuple(!has_ranks(b), b.workers.size(), a.longest_s);
   });
   return groups;
+}
+
+// Removes processes in no scope but one of each rank that has none in a scope. The children of a
+// rank, such as the workers of a data loader, are mostly idle, and say nothing of where the rank
+// is.
+void remove_idle_children(std::vector<WorkerAt>& workers) {
+  std::set<std::pair<std::string, Integer>> counted;  // by host and rank
+  for (const WorkerAt& at : workers) {
+    if (at.worker.rank && !at.scope.empty()) {
+      counted.emplace(at.worker.host, at.worker.rank);
+    }
+  }
+  std::erase_if(workers, [&](const WorkerAt& at) {
+    return at.worker.rank && at.scope.empty() &&
+           !counted.emplace(at.worker.host, at.worker.rank).second;
+  });
 }
 
 bool has_two_of_one_rank(const std::vector<ScopeGroup>& groups) {
@@ -296,6 +329,7 @@ bool IncidentRecords::add_workers(const ExpiredWorker& expired, const std::strin
                      .tid = integer_at(fields, "tid"),
                      .scope = text_at(fields, "scope"),
                      .elapsed_s = number_at(fields, "elapsed_s"),
+                     .timeout_s = number_at(fields, "timeout_s"),
                      .remaining_s = number_at(fields, "remaining_s")});
     }
   }
@@ -325,6 +359,9 @@ bool IncidentRecords::add_workers(const ExpiredWorker& expired, const std::strin
   }
   incident.may_be_two_jobs = incident.may_be_two_jobs || !tells_jobs ||
                              incident.shown.job_id.empty() || incident.shown.job_id == kNoJobId;
+  if (!incident.may_be_two_jobs) {
+    remove_idle_children(workers);
+  }
   incident.omitted_scopes += count_at(record->fields, "omitted");
   incident.omitted_workers += std::max<std::int64_t>(
       count_at(record->fields, "workers") - static_cast<std::int64_t>(counted.size()), 0);

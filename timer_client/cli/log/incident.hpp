@@ -149,6 +149,7 @@ struct WorkerAt {
   Integer tid;
   std::string scope;  // empty: none
   Number elapsed_s;
+  Number timeout_s;
   Number remaining_s;
 };
 

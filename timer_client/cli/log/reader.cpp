@@ -91,7 +91,8 @@ class Opener {
     const auto path = default_log_path(folder);
     if (!path) {
       if (known.empty()) {
-        opened.problems.push_back(path.error().message);
+        opened.problems.emplace_back(
+            "no log is known: expected FILE, --dir, $FILETIMER_DIR, $XDG_STATE_HOME or $HOME");
       }
     } else if (known.empty() || (!folder.was_named && ::access(path->c_str(), F_OK) == 0)) {
       // Servers around a COMMAND, whose folders have gone with them, wrote there, too.
