@@ -326,6 +326,7 @@ class WithoutMemory(ServerCase):
         with unittest.mock.patch.dict(os.environ, LD_PRELOAD=os.path.abspath(library), NO_MEMORY=str(self.flag),
                                       NO_MEMORY_OVER=str(self.over)):
             super().setUp()
+        self.record("server_started")  # which takes more than is left to some tests
 
     def write(self, pipe, worker, scope, after_s, **more):
         print(json.dumps({"version": 1, "pid": worker.pid, "scope_id": scope, "signal": 9,
@@ -449,6 +450,102 @@ class Outcomes(WithoutMemory):
         time.sleep(3)  # the stop gives kills 2 s
         self.flag.unlink()
         self.assertEqual(self.record("killed", worker.pid)["verdict"], "spared")
+
+
+class Ends(WithoutMemory):
+    over = 4096  # less than a look at the scopes takes
+
+    def test_each_scope_of_a_worker_that_ends_has_one_verdict(self):
+        inside = """
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            scopes = [filetimer.Scope(60, "far") for _ in range(300)]
+            for each in scopes:
+                each.acquire()
+            """
+        left = self.start_worker(inside + """
+            say("inside")
+            time.sleep(60)
+            """)
+        killed = self.start_worker(inside + """
+            with filetimer.expires(0.3, "hung", signal=signal.SIGTERM, grace=60):
+                time.sleep(60)
+            """)
+        left.stdout.readline()
+        self.wait_for_stage("signalled")
+        self.flag.touch()
+        suite.end(left)
+        suite.end(killed)
+        begun = self.sleeps_of_server()
+        suite.wait_until(lambda: self.sleeps_of_server() > begun + 10)  # it has looked at the ends of both
+        self.flag.unlink()
+        suite.wait_until(lambda: len(self.records("left_open")) >= 300)
+        self.assertEqual(self.record("killed", killed.pid)["cancelled"], ["far"] * 300)
+        self.client("ping")
+        self.assertEqual({(each["pid"], each["reason"]) for each in self.records("left_open")},
+                         {(left.pid, "the worker ended inside the scope")})
+
+
+class Hooks(WithoutMemory):
+    over = 300  # less than the record of a hook has
+    options = (*WithoutMemory.options, "--on-expiry",
+               """exec env -u LD_PRELOAD sh -c 'touch "$FILETIMER_DIR/runs"; sleep 1; exit 7'""")
+
+    def test_the_exit_status_of_a_hook_is_recorded_when_there_is_memory(self):
+        self.start_worker("""
+            with filetimer.expires(0.3):
+                time.sleep(60)
+            """)
+        suite.wait_until(pathlib.Path(self.dir, "runs").exists)
+        self.flag.touch()
+        time.sleep(2)  # longer than the hook runs
+        self.flag.unlink()
+        self.assertEqual(self.record("hook").get("exit_status"), 7)
+
+
+class EvidenceCommands(WithoutMemory):
+    over = 12_000  # less than the record of the command has
+    options = (*WithoutMemory.options, "--evidence-timeout", "1s", "--evidence-command",
+               "exec env -u LD_PRELOAD sh -c 'yes \"\" | head -c 8000'")  # a newline has two bytes in JSON
+
+    def test_one_whose_record_has_no_memory_holds_up_no_kill(self):
+        self.flag.touch()
+        self.addCleanup(self.flag.unlink)
+        worker = self.start_worker("""
+            with filetimer.expires(0.3):
+                time.sleep(60)
+            """)
+        self.assertEqual(worker.wait(timeout=suite.BOUND_S), -signal.SIGKILL)
+
+
+class SavedScopes(WithoutMemory):
+    over = 12_000  # less than 400 scopes of the pipe take, in a page and in a list
+
+    def test_one_worker_whose_scopes_cannot_be_saved_holds_up_no_other(self):
+        many = self.start_worker("time.sleep(600)")
+        hung = self.start_worker("""
+            sys.stdin.readline()
+            with filetimer.expires(0.3):
+                time.sleep(60)
+            """)
+        saved = pathlib.Path(self.dir, "scopes/server", str(many.pid))
+        with open(self.server.fifo, "w") as pipe:
+            for number in range(400):
+                self.write(pipe, many, str(number), 600)
+            self.client("ping")
+            self.assertTrue(saved.exists())
+            # From now on the server has memory for the time that each scope gets back.
+            os.kill(self.server.pid, signal.SIGSTOP)
+            time.sleep(1.5)
+            os.kill(self.server.pid, signal.SIGCONT)
+            self.record("deferred")
+            self.flag.touch()
+            self.addCleanup(self.flag.unlink, missing_ok=True)
+            self.write(pipe, many, "0", -time.time() - 1)  # a release
+        suite.wait_until(lambda: not saved.exists(), "it has a scope that was left")
+        print(file=hung.stdin, flush=True)
+        self.assertEqual(hung.wait(timeout=suite.BOUND_S), -signal.SIGKILL)
+        self.flag.unlink()
+        suite.wait_until(lambda: len(self.open_scopes(many.pid)) == 399)
 
 
 class EndsBeforeTheSignal(WithoutMemory):

@@ -20,7 +20,8 @@
 namespace filetimer {
 namespace {
 
-// When to ask again for the status of a hook that has ended: a tracer may still hold it.
+// When to ask again for the status of a hook that has ended: a tracer may still hold it. Also when
+// to try again what has failed.
 constexpr Duration kReapHookAgain = std::chrono::milliseconds{100};
 // How long the end of a killed command is waited for, and when the server stops.
 constexpr Duration kEndWait = std::chrono::milliseconds{10};
@@ -180,7 +181,16 @@ bool Commands::is_gathering(const std::string& incident) const {
 }
 
 void Commands::end_commands(Instant now) {
-  std::erase_if(commands_, [&](const auto& command) { return step(*command, now); });
+  std::erase_if(commands_, [&](const auto& command) {
+    bool is_over = false;
+    bool has_failed = true;
+    messages::guard([&] {  // no kill waits for memory for the record of a command
+      is_over = step(*command, now);
+      has_failed = false;
+    });
+    command->next_step_at = has_failed ? now + kReapHookAgain : command->next_step_at;
+    return is_over;
+  });
 }
 
 Instant Commands::start_hooks(Instant now) {
@@ -314,23 +324,28 @@ bool Commands::end(Command& command, Instant now) {
     command.signal_group(SIGKILL);
     command.read_output();
   }
-  const auto status = command.child.reap();
-  if (!status && outcome.result == HookResult::kExited && !command.is_evidence) {
-    command.next_step_at = now + kReapHookAgain;
-    return false;
-  }
-  outcome.took = now - command.started;
-  if (status) {
-    outcome.exit_status = status->exit_status;
-    outcome.signal = status->signal;
-    if (outcome.result == HookResult::kExited && status->signal != 0) {
-      outcome.result = HookResult::kSignalled;
+  if (command.child) {  // else there was no memory for the record
+    const auto status = command.child.reap();
+    if (!status && outcome.result == HookResult::kExited && !command.is_evidence) {
+      command.next_step_at = now + kReapHookAgain;
+      return false;
+    }
+    outcome.took = now - command.started;
+    if (status) {
+      outcome.exit_status = status->exit_status;
+      outcome.signal = status->signal;
+      if (outcome.result == HookResult::kExited && status->signal != 0) {
+        outcome.result = HookResult::kSignalled;
+      }
     }
   }
   const bool is_well = outcome.result == HookResult::kExited && outcome.exit_status == 0;
-  messages::say(is_well ? messages::Level::kDebug : messages::Level::kWarning,
-                fmt::format("{} for {}: {}", command.name(), command.occasion.id, outcome.text()));
   record(command);
+  messages::guard([&] {  // the record must not be written again
+    messages::say(
+        is_well ? messages::Level::kDebug : messages::Level::kWarning,
+        fmt::format("{} for {}: {}", command.name(), command.occasion.id, outcome.text()));
+  });
   return true;
 }
 

@@ -9,6 +9,8 @@
 #include <tuple>
 #include <utility>
 
+#include "timer_server/system/messages.hpp"
+
 namespace filetimer {
 
 std::size_t shorten_ended_scopes(EndedScopesByName& ended, Instant when, std::size_t workers) {
@@ -86,7 +88,7 @@ Instant Incidents::advance(Instant now) {
     ::sched_yield();  // a worker that was signalled may wait for this processor
   }
   finish();
-  return Instant::never();
+  return stage_ == Stage::kRecorded ? Instant::never() : now + kFactsLimit;
 }
 
 void Incidents::read_workers(bool has_verdicts) {
@@ -105,10 +107,15 @@ void Incidents::read_workers(bool has_verdicts) {
     if (worker.is_dying()) {
       return;  // it is in the incident that it is killed for
     }
-    if (!worker.has_kill() && Instant::now() >= until) {
+    bool is_read = false;
+    if (worker.has_kill() || Instant::now() < until) {
+      messages::guard([&] {  // no signal waits for memory for the list of a worker
+        read_worker(worker);
+        is_read = true;
+      });
+    }
+    if (!is_read) {
       unread_.push_back(worker.process);
-    } else {
-      read_worker(worker);
     }
   });
   stage_ = Stage::kRead;
@@ -124,9 +131,12 @@ void Incidents::read_worker(const Worker& worker) {
 }
 
 void Incidents::finish() {
-  if (stage_ == Stage::kRecorded) {
-    return;
+  if (stage_ != Stage::kRecorded) {
+    messages::guard([this] { record(); });
   }
+}
+
+void Incidents::record() {
   read_workers(false);
   for (const auto& process : std::exchange(unread_, {})) {
     if (const Worker* const worker = core_.workers.find(*process)) {

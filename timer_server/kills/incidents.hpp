@@ -83,7 +83,8 @@ class Incidents {
   void want_record() { is_wanted_ = true; }
   // Records the incident if it is due. Returns when it must be called again, or never().
   Instant advance(Instant now);
-  // Records the incident, unless it is recorded.
+  // Records the incident, unless it is recorded, or there is no memory for that: nothing waits for
+  // it.
   void finish();
 
   // Starts the collection for the job of the worker, which has expired in the last incident and
@@ -105,6 +106,7 @@ class Incidents {
   };
   enum class Stage { kJudged, kRead, kRecorded };
   void read_worker(const Worker& worker);
+  void record();
 
   Core& core_;
   std::optional<Incident> last_;

@@ -283,16 +283,18 @@ void Kills::note_death(Kill& kill) {
   if (kill.worker_died || kill.order.sent.empty() || kill.worker().is_alive()) {
     return;
   }
-  kill.worker_died = Instant::now();
   std::vector<std::string>& cancelled = kill.order.cancelled;
   const Worker* const worker = core_.workers.find(kill.worker());
   if (worker != nullptr && worker->is_dying()) {
-    for (const SlotReading& scope : core_.policy.open_scopes_of(*worker, SIZE_MAX)) {
+    std::vector<SlotReading> scopes = core_.policy.open_scopes_of(*worker, SIZE_MAX);
+    cancelled.reserve(cancelled.size() + scopes.size());  // all of them, or none
+    for (SlotReading& scope : scopes) {
       if (slot_word::is_open(scope.word)) {
-        cancelled.push_back(scope.name);
+        cancelled.push_back(std::move(scope.name));
       }
     }
   }
+  kill.worker_died = Instant::now();  // not before: for want of memory this is called again
   if (worker != nullptr && !cancelled.empty()) {
     core_.kill_files.note_cancelled(kill.order.id(), cancelled);
   }

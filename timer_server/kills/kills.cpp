@@ -299,19 +299,22 @@ bool Kills::record_verdicts(Instant now) {
         (!order.worker.facts->are_known && now < kill->next_step_at)) {
       continue;
     }
-    if (order.records.empty()) {  // else an earlier server has begun it
-      std::vector<std::string> records = records_of_verdict(order, room);
-      core_.kill_files.begin(order.worker, order.expiries, records, policy_.dry_run);
-      order.record_number = core_.log->append(std::move(records));
-    }
-    kill->stage = Stage::kRecorded;
-    find_releases(*kill);
-    kill->gathering_until = now + evidence_limit;
-    if (policy_.evidence != EvidenceLevel::kNone && !order.has_evidence) {
-      start_evidence(*kill, now);
-    }
-    start_evidence_of_others(order, now);
-    has_any = true;
+    kill->next_step_at = now + kFactsLimit;  // for want of memory
+    messages::guard([&] {                    // the other kills go on
+      if (order.records.empty()) {           // else an earlier server has begun it
+        std::vector<std::string> records = records_of_verdict(order, room);
+        core_.kill_files.begin(order.worker, order.expiries, records, policy_.dry_run);
+        order.record_number = core_.log->append(std::move(records));
+      }
+      kill->stage = Stage::kRecorded;
+      find_releases(*kill);
+      kill->gathering_until = now + evidence_limit;
+      if (policy_.evidence != EvidenceLevel::kNone && !order.has_evidence) {
+        start_evidence(*kill, now);
+      }
+      start_evidence_of_others(order, now);
+      has_any = true;
+    });
   }
   return has_any;
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "common/due.hpp"
@@ -219,13 +220,17 @@ Result<std::shared_ptr<PipePage>> PipePage::adopt(const std::string& folder, pid
 
 Status PipePage::save(const Process& worker, const WorkerFacts& facts) {
   is_changed_ = false;
-  // No file is made before a slot is in use.
-  if ((!fd_ && by_id_.empty()) || write(worker, facts)) {
-    return {};
+  try {
+    // No file is made before a slot is in use.
+    if ((!fd_ && by_id_.empty()) || write(worker, facts)) {
+      return {};
+    }
+  } catch (const std::bad_alloc&) {
+    errno = ENOMEM;
   }
-  const Status failed = system_error(fmt::format("cannot write '{}'", path_));
+  const int error = errno;
   remove();
-  return failed;
+  return system_error(fmt::format("cannot write '{}'", path_), error);
 }
 
 bool PipePage::write(const Process& worker, const WorkerFacts& facts) {

@@ -374,13 +374,12 @@ bool WatchRegistry::remove_lost_page(Worker& worker) {
   return true;
 }
 
+// The page is the worker's until all of this is done: what fails for want of memory is done again.
 void WatchRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_view reason,
                              StatisticsByName& statistics) {
   const std::string name = page.name();
   const auto place = std::ranges::find(worker.pages, &page, &std::shared_ptr<WorkerPage>::get);
   const std::shared_ptr<WorkerPage> held = *place;
-  worker.pages.erase(place);
-  pages_.erase(name);
   if (!held->is_whole()) {
     core_.rejections.add(
         fmt::format("page '{}' of pid {} was truncated: its scopes are no longer watched", name,
@@ -388,19 +387,24 @@ void WatchRegistry::take_out(Worker& worker, const WorkerPage& page, std::string
         name, worker.process->pid);
   }
   const Instant now = Instant::now();
+  std::vector<std::string> records;
   for (const SlotReading& reading : held->open_slots()) {
     if (slot_word::is_open(reading.word) && !reason.empty() &&
         !reading.has(slot_flag::kWholeProcess)) {
-      core_.log->append(
+      records.push_back(
           core_.records.left_open(worker, core_.policy.view_of(reading), now, reason));
     }
   }
   if (held == worker.pipe) {
-    std::exchange(worker.pipe, nullptr)->remove();
-    return;
+    worker.pipe->remove();
+  } else {
+    held->add_statistics(statistics);
+    core_.directory.pages().remove(name);
   }
-  held->add_statistics(statistics);
-  core_.directory.pages().remove(name);
+  core_.log->append(std::move(records));
+  worker.pages.erase(place);
+  pages_.erase(name);
+  worker.pipe = held == worker.pipe ? nullptr : worker.pipe;
 }
 
 void WatchRegistry::record_statistics_of_living_workers() const {

@@ -58,7 +58,8 @@ class WatchRegistry {
   Result<Worker*> worker_for(Process process);
 
   // Removes the workers whose exit has woken the loop. Call it after all requests were read: a
-  // release that a worker wrote before its exit must be read first.
+  // release that a worker wrote before its exit must be read first. One for which there is no
+  // memory is removed by a later call.
   void remove_exited_workers();
   void remove(Worker& worker) {
     on_remove_(worker);

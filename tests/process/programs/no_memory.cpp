@@ -9,14 +9,21 @@
 #include <cstdlib>
 
 extern "C" void* __libc_malloc(std::size_t size);
+extern "C" void* __libc_memalign(std::size_t alignment, std::size_t size);
 
-extern "C" void* malloc(std::size_t size) noexcept {
+static bool is_refused(std::size_t size) {
   const char* const file = std::getenv("NO_MEMORY");
   const char* const most = std::getenv("NO_MEMORY_OVER");
-  if (file != nullptr && most != nullptr && size > std::strtoul(most, nullptr, 10) &&
-      ::syscall(SYS_faccessat, AT_FDCWD, file, F_OK) == 0) {
-    errno = ENOMEM;
-    return nullptr;
-  }
-  return __libc_malloc(size);
+  const bool is = file != nullptr && most != nullptr && size > std::strtoul(most, nullptr, 10) &&
+                  ::syscall(SYS_faccessat, AT_FDCWD, file, F_OK) == 0;
+  errno = is ? ENOMEM : errno;
+  return is;
+}
+
+extern "C" void* malloc(std::size_t size) noexcept {
+  return is_refused(size) ? nullptr : __libc_malloc(size);
+}
+
+extern "C" void* aligned_alloc(std::size_t alignment, std::size_t size) noexcept {
+  return is_refused(size) ? nullptr : __libc_memalign(alignment, size);
 }
