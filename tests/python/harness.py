@@ -78,9 +78,10 @@ class ServerCase(unittest.TestCase):
         kills = pathlib.Path(self.dir, "kills")
         wait_until(lambda: any(stage in each.read_text() for each in kills.glob("*")))
 
-    def slow_server(self, calls, how, us):
-        """Makes these calls of the running server slow."""
-        slow = subprocess.Popen([*with_slow(calls, how, us), "-p", str(self.server.pid)], stderr=subprocess.DEVNULL)
+    def slow_server(self, calls, how, us, path=None):
+        """Makes these calls of the running server slow. path: those alone that name it."""
+        words = with_slow(calls, how, us) + (() if path is None else ("-P", str(path)))
+        slow = subprocess.Popen([*words, "-p", str(self.server.pid)], stderr=subprocess.DEVNULL)
         self.addCleanup(end, slow)
         status = pathlib.Path(f"/proc/{self.server.pid}/status")
         wait_until(lambda: slow.poll() is not None or "\nTracerPid:\t0\n" not in status.read_text())

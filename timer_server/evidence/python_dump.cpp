@@ -31,8 +31,9 @@ constexpr std::uint64_t bit_of(int signal) {
   return std::uint64_t{1} << (signal - 1);
 }
 
-// Returns `wanted` as a signal that the process catches, or why it may not be sent.
-Result<int> check_signal(const Process& process, const PythonDump& dump) {
+// Returns the signal of the page if the process catches it, or why it may not be sent. `threads`: a
+// process with fewer ones is about to exit or to start another program, which the signal would end.
+Result<int> check_signal(const Process& process, const PythonDump& dump, int threads = 0) {
   const std::uint32_t wanted = dump.signal;
   const int signal = wanted <= 64 ? static_cast<int>(wanted) : 0;
   // The C library uses 32 and 33 itself.
@@ -49,6 +50,9 @@ Result<int> check_signal(const Process& process, const PythonDump& dump) {
   const auto stat = read_stat(fmt::format("/proc/{}", process.pid));
   if (dump.program != 0 && stat && stat->start_stack != 0 && stat->start_stack != dump.program) {
     return failure("the worker has started another program");
+  }
+  if (stat && stat->threads < threads) {
+    return failure("threads of the worker were ending");
   }
   return signal;
 }
@@ -187,7 +191,12 @@ void take_python_dump(const Process& process, const PythonDump& dump, Instant un
       !is_pending(process.pid, *signal) && ::ftruncate(file->fd.get(), 0) == 0) {
     file->status.st_size = 0;
   }
+  const auto before = read_stat(fmt::format("/proc/{}", process.pid));
   const std::set<pid_t> blocked = threads_that_block(process.pid, *signal);
+  // Again, because all of this takes milliseconds in a worker with many threads.
+  if (const auto again = check_signal(process, dump, before ? before->threads : 0); !again) {
+    return miss(again.error().message);
+  }
   if (!process.send_signal(*signal)) {
     return miss(system_error("cannot send the signal").value().message);
   }
