@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: MIT
 """The Python stacks of a worker that has expired, in the server's evidence and in `show`."""
 import os
+import pathlib
 import resource
 import signal
+import subprocess
+import time
 
 import filetimer
 import suite
-from harness import BOUND_S, NATIVE_HANDLER, ServerCase, worker_test
+from harness import BOUND_S, CLIENT, NATIVE_HANDLER, ServerCase, worker_test
 
 HANG = """
 def hang_in_thread():
@@ -262,6 +265,28 @@ expire()
         assert os.fstat(mine).st_size == 0
         """)
 
+    # A thread that runs meanwhile may free what faulthandler reads. Here a file's name is where no memory is.
+    test_a_fault_of_faulthandler_does_not_end_the_worker = worker_test("""
+        import ctypes
+        from filetimer import _stacks
+        def caught():
+            return [line for line in open("/proc/self/status") if line.startswith("SigCgt")]
+        filetimer.configure()
+        [(file, number)] = _stacks._offered.values()
+        before = caught()
+        def dump():
+            words[place] = 8
+            signal.pthread_kill(threading.get_ident(), number)
+            words[place] = id(name)
+        name = dump.__code__.co_filename
+        words = (ctypes.c_size_t * (dump.__code__.__sizeof__() // 8)).from_address(id(dump.__code__))
+        place = list(words).index(id(name))
+        dump()
+        assert os.fstat(file).st_size > 0 and caught() == before
+        with filetimer.expires(60):
+            pass
+        """)
+
     test_a_child_has_its_parents_handler_and_file_no_more = worker_test("""
         from filetimer import _stacks
         filetimer.configure()
@@ -295,6 +320,18 @@ expire()
                 server = filetimer.Server()
                 os._exit(sum(os.path.exists(f"/proc/self/fd/{{number}}") for number in range(3)) - {taken})
                 """)
+
+    test_a_handler_that_the_program_has_installed_since_gets_no_signal = worker_test("""
+        import subprocess
+        from filetimer import _stacks
+        filetimer.configure()
+        [(_, number)] = _stacks._offered.values()
+        mine = []
+        signal.signal(number, lambda *_: mine.append(1))
+        with filetimer.expires(60):
+            subprocess.run([os.environ["FILETIMER_CLIENT"], "dump"], stdout=subprocess.DEVNULL, check=True)
+        assert not mine
+        """)
 
     test_an_offer_that_fails_leaves_no_descriptor_behind = worker_test("""
         from filetimer import _stacks
@@ -354,6 +391,27 @@ class Sweeps(ServerCase):
         folder = os.path.join(self.dir, "scopes", ".stacks")
         os.rmdir(folder)
         suite.wait_until(lambda: os.path.isdir(folder))
+
+
+class OtherPrograms(ServerCase):
+    options = ("--evidence-timeout", "20s")
+
+    def test_a_worker_that_starts_one_before_the_signal_lives_on(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            with filetimer.expires(60):
+                say("inside")
+                sys.stdin.readline()
+                os.execlp("sleep", "sleep", "60")
+            """)
+        worker.stdout.readline()
+        [stacks] = pathlib.Path(self.dir, "scopes/.stacks").iterdir()
+        self.slow_server("openat", "delay_exit", 3_000_000, stacks)
+        dump = subprocess.Popen([CLIENT, "dump", "--dir", self.dir], stdout=subprocess.PIPE, text=True)
+        time.sleep(1.5)  # the server has begun to open the file of the stacks
+        print(file=worker.stdin, flush=True)
+        said = dump.communicate(timeout=BOUND_S)[0]
+        self.assertIsNone(worker.poll(), said)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,13 @@ pthread_key_t key_of_thread_end() {
 }
 [[maybe_unused]] const pthread_key_t key_at_load = key_of_thread_end();
 
+// Returns the handler of the signal. Only compared.
+auto handler_of(int signal) {
+  struct sigaction action {};
+  (void)::sigaction(signal, nullptr, &action);
+  return action.sa_handler;
+}
+
 void call_at_end_of_thread() {
   // Any value but null.
   const pthread_key_t key = key_of_thread_end();
@@ -160,6 +167,7 @@ bool OwnPage::offer_stacks(int signal, int file) noexcept {
   }
   current_->dump_signal = signal;
   if (signal != 0) {
+    current_->dump_handler = handler_of(signal);
     stacks_offers.set(signal, file);
   }
   // Relaxed: the worker has registered its handler with the kernel before, and the server asks the
@@ -519,14 +527,16 @@ bool OwnPage::begin_look() noexcept {
 }
 
 // Notices that the program has closed descriptors of the page: takes the lock again, and withdraws
-// the offer of stacks that would be written to another file.
+// the offer of stacks that would be written to another file. Withdraws it, too, if the program has
+// installed another handler of its signal.
 void OwnPage::keep_descriptors() noexcept {
   if (!current_) {
     return;
   }
   current_->file->keep_lock();
   const int signal = current_->dump_signal;
-  if (signal != 0 && stacks_offers.file_of(signal) >= 0 && !stacks_offers.is_same(signal)) {
+  const bool is_other_file = stacks_offers.file_of(signal) >= 0 && !stacks_offers.is_same(signal);
+  if (signal != 0 && (is_other_file || handler_of(signal) != current_->dump_handler)) {
     offer_stacks(0, -1);
   }
 }

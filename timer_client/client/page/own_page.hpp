@@ -201,6 +201,7 @@ class OwnPage {
     std::vector<std::unique_ptr<ThreadSlots>> threads;
     PageStatistics statistics;
     int dump_signal = 0;  // on which this process writes its stacks, see stacks_offers; 0: none
+    void (*dump_handler)(int) = nullptr;  // of that signal when it was offered
     std::unique_ptr<Page> inherited;
   };
 

@@ -206,7 +206,9 @@ class TimerClient {
   // `file`: the descriptor of stacks_file() that the process writes to. If the runtime directory is
   // removed and made again, the client makes the stacks file of its new page and lets the
   // descriptor refer to that file; with -1, or a descriptor that was closed in the meantime, the
-  // new page offers no stacks. Returns false if this process has no page. Throws InvalidArgument.
+  // new page offers no stacks. If another handler of the signal is installed later, the client
+  // withdraws the offer within a second, while scopes are opened. Returns false if this process has
+  // no page. Throws InvalidArgument.
   bool offer_stacks(int signal, int file = -1);
 
  private:

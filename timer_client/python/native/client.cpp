@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
+#include <setjmp.h>
 #include <signal.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <memory>
@@ -146,11 +148,47 @@ PyObject* stacks_file(PyObject* self, PyObject*) {
 // faulthandler's handlers, by signal.
 std::array<void (*)(int), 65> g_write_stacks{};
 
+// faulthandler reads the stacks of other threads while they run, unless its thread holds the GIL.
+// If it reads memory that one of them has freed, the stacks stay incomplete, and the worker
+// continues. faulthandler then considers itself to be at work, and writes no further stacks.
+// The thread that writes stacks, or 0. Relaxed: a thread only compares it with its own id.
+std::atomic<pid_t> g_stacks_writer{0};
+sigjmp_buf g_before_stacks;
+struct sigaction g_handler_of_faults {};  // that was there before
+
+void end_stacks_at_fault(int signal, siginfo_t* info, void*) {
+  const bool is_fault = info->si_code > 0;  // otherwise the signal is from kill(2)
+  if (is_fault && g_stacks_writer.load(std::memory_order_relaxed) == ::gettid()) {
+    siglongjmp(g_before_stacks, 1);
+  }
+  ::sigaction(signal, &g_handler_of_faults, nullptr);  // the fault recurs
+  if (!is_fault) {
+    ::raise(signal);
+  }
+}
+
+void write_stacks_guarded(int signal) {
+  struct sigaction action {};
+  action.sa_sigaction = end_stacks_at_fault;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  ::sigaction(SIGSEGV, &action, &g_handler_of_faults);
+  if (sigsetjmp(g_before_stacks, 1) == 0) {
+    g_write_stacks[static_cast<std::size_t>(signal)](signal);
+  }
+  ::sigaction(SIGSEGV, nullptr, &action);
+  if (action.sa_sigaction == end_stacks_at_fault) {  // the program has not installed another one
+    ::sigaction(SIGSEGV, &g_handler_of_faults, nullptr);
+  }
+}
+
 // The handler of a signal for stacks. faulthandler would write to whatever file has the number now.
 void write_stacks(int signal) {
   const int error = errno;
-  if (stacks_offers.is_same(signal)) {
-    g_write_stacks[static_cast<std::size_t>(signal)](signal);
+  pid_t nobody = 0;  // if another thread writes stacks for another signal, faulthandler writes none
+  if (stacks_offers.is_same(signal) &&
+      g_stacks_writer.compare_exchange_strong(nobody, ::gettid(), std::memory_order_relaxed)) {
+    write_stacks_guarded(signal);
+    g_stacks_writer.store(0, std::memory_order_relaxed);
   }
   errno = error;
 }
@@ -173,8 +211,8 @@ PyObject* offer_stacks(PyObject* self, PyObject* arguments) {
     return nullptr;
   }
   return guarded([&] {
+    check_file_before_stacks(signal);  // before the offer, which ends with another handler
     const bool is_offered = client->offer_stacks(signal, file);
-    check_file_before_stacks(signal);
     return PyBool_FromLong(is_offered ? 1 : 0);
   });
 }
