@@ -63,6 +63,8 @@ expires(1, first_timeout=0) -> InvalidArgument: the first_timeout is 0: expected
 expires(1, on_expiry=3) -> InvalidArgument: on_expiry is 3: expected 'kill' or 'raise'
 expires(1, on_expiry="raise", signal=15) -> InvalidArgument: on_expiry='raise' has a signal of its own: expected no \
 other
+filetimer.Heartbeat(1, "x", on_expiry="raise") -> TypeError: on_expiry='raise' has a class of its own: expected \
+filetimer.Scope or expires(), and no subclass of Scope
 filetimer.Scope(1, client=3) -> TypeError: the client is a int: expected a filetimer.Client
 filetimer.heartbeat(0) -> InvalidArgument: the timeout is 0: expected more than 0 (s)
 filetimer.each([], 0) -> InvalidArgument: the timeout is 0: expected more than 0 (s)

@@ -565,6 +565,20 @@ with soft(60, "parent"):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 """, says="child\n")
 
+    test_each_of_two_scopes_raises_for_which_one_signal_is_handled = soft_test("""
+from filetimer import _expiry
+alone = filetimer.Client(os.environ["FILETIMER_DIR"] + "-alone")  # no server sends a second signal
+def late(name):
+    return alone.expires(0.1, name, on_expiry="raise")
+with late("outer"), late("inner"):
+    time.sleep(0.2)
+    for wait in (lambda: signal.raise_signal(_expiry._number), lambda: time.sleep(1)):
+        try:
+            wait()
+        except filetimer.ScopeExpired as error:
+            say(error.scope)
+""", says="outer\ninner\n", FILETIMER_LOG_LEVEL="error")
+
     test_a_signal_of_another_sender_has_no_effect = soft_test("""
 with soft(60):
     pass

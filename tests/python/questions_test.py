@@ -607,6 +607,24 @@ sys.exit(status)
                   "filetimer.admin.status(client=filetimer.Client(server.dir))")
         self.assertEqual(run_python(script).returncode, 0)
 
+    def test_it_ends_although_a_child_that_c_code_has_forked_lives(self):
+        script = ("import ctypes, filetimer, os, signal\nserver = filetimer.Server()\n"
+                  "child = ctypes.PyDLL(None).fork()\n"
+                  "if child == 0:\n    signal.pause()\n"
+                  "try:\n    server.close()\nfinally:\n    os.kill(child, signal.SIGKILL)")
+        self.assertEqual(run_python(script).returncode, 0)
+
+    def test_it_ends_although_a_child_lives_that_was_forked_during_its_start(self):
+        script = ("import filetimer, os, signal\nfrom filetimer import _server\n"
+                  "start = _server.subprocess.Popen\n"
+                  "def fork_and_start(*args, **options):\n"
+                  "    global child\n"
+                  "    child = os.fork()  # as another thread may\n"
+                  "    return start(*args, **options) if child else signal.pause()\n"
+                  "_server.subprocess.Popen = fork_and_start\nserver = filetimer.Server()\n"
+                  "try:\n    server.close()\nfinally:\n    os.kill(child, signal.SIGKILL)")
+        self.assertEqual(run_python(script).returncode, 0)
+
     def test_it_kills_the_process_that_started_it(self):
         script = ("import filetimer, time\nserver = filetimer.Server()\n"
                   "filetimer.configure(server.dir)\nwith filetimer.expires(0.2): time.sleep(60)")

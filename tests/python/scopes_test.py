@@ -135,6 +135,26 @@ class Scopes(ConfiguredCase):
             say(heart.times())
         """, says="None\n")
 
+    # As a handler of a signal may, at the end of a call.
+    test_an_interrupt_when_a_heartbeat_has_begun_leaves_none_open = worker_test("""
+        import gc
+        filetimer.configure()
+        def interrupt(frame, event, what):
+            if event == "c_return" and what.__name__ == "__enter__" or (
+                    event == "return" and frame.f_code.co_name == "__enter__"):
+                raise KeyboardInterrupt
+        released = filetimer.heartbeat(60)
+        released.release()
+        for make in (lambda: released, lambda: filetimer.heartbeat(60)):
+            try:
+                sys.setprofile(interrupt)
+                with make():
+                    sys.setprofile(None)
+            except KeyboardInterrupt:
+                sys.setprofile(None)
+                assert not [each for each in gc.get_objects() if isinstance(each, filetimer.Heartbeat) and each.is_open]
+        """)
+
     def test_start_and_stop_watch_the_whole_job(self):
         client = self.configured
         client.start(FAR_S)
@@ -186,6 +206,17 @@ class Decorators(ServerCase):
         self.assertEqual(self.most, 4)
         self.assertEqual(self.open_scopes(), [])
         self.assertEqual((fib.__name__, fib.__doc__), ("fib", "Of Fibonacci."))
+
+    def test_a_static_method_stays_one(self):
+        class Numbers:
+            @filetimer.expires(FAR_S, "x")
+            @staticmethod
+            def in_scope(number):
+                return number, self.open_scopes()
+
+        self.configure()
+        self.assertEqual(Numbers.in_scope(7), (7, ["x"]))
+        self.assertEqual(Numbers().in_scope(7), (7, ["x"]))
 
     def test_a_coroutine_is_in_its_scope_while_it_runs(self):
         @filetimer.expires(FAR_S, "work")

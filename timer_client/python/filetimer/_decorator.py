@@ -46,6 +46,8 @@ def decorate(scope: Scope, function: Callable[..., Any]) -> Callable[..., Any]:
             if wraps_generator and _runs_later(result):
                 raise _refusal(function)
             return result
+    if isinstance(function, staticmethod):
+        return staticmethod(in_scope)
     return in_scope
 
 

@@ -167,12 +167,14 @@ def _handle(number: int, frame: FrameType | None) -> None:
     _is_waiting = _is_in_own_code(frame)
     if _is_waiting:
         return  # the native part sends the signal again
-    _native._stop_sending()
-    for reference in list(_entered):
-        scope = reference()
-        if scope is not None and (times := scope._next_to_raise()) is not None:
+    scopes = [scope for reference in list(_entered) if (scope := reference()) is not None]
+    for scope in scopes:
+        if (times := scope._next_to_raise()) is not None:
             scope._raised += 1
+            if not any(each._next_to_raise() for each in scopes):  # else it is sent again for that one
+                _native._stop_sending()
             raise ScopeExpired(scope.name, times.timeout, times.elapsed)
+    _native._stop_sending()
 
 
 def _ignore_signal() -> None:

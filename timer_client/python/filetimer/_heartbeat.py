@@ -19,15 +19,9 @@ class Heartbeat(Scope):
     """
 
     # Scope's own methods: a beat costs no more than the renewal of a scope, and no handler of a signal
-    # raises in __exit__ before it has released the scope.
+    # raises in __enter__ when it has opened the scope, or in __exit__ before it has released it.
     __slots__ = ()
     beat = Scope.renew
-
-    def __enter__(self) -> Heartbeat:
-        if not self.is_open:  # Heartbeat() opens none
-            self.__exit__(None)
-            Scope.__enter__(self)
-        return self
 
     def __call__(self, function: object, /) -> NoReturn:
         raise TypeError("a heartbeat is no decorator: expected filetimer.Scope or expires()")
@@ -47,6 +41,10 @@ def heartbeat(timeout: _Seconds, name: str | None = None, *, signal: int = 9,
     errors are those of Scope.
     """
     heart = Heartbeat(timeout, name_of_caller() if name is None else name, signal=signal, grace=grace,
-                      warn_after=warn_after, first_timeout=first_timeout, client=client)._beginning()
-    Scope.__enter__(heart)
+                      warn_after=warn_after, first_timeout=first_timeout, client=client)._beating()
+    try:
+        heart.__enter__()
+    except BaseException:  # of a signal handler, whose traceback keeps the heartbeat alive
+        heart.release()
+        raise
     return heart

@@ -18,8 +18,8 @@ from .errors import InvalidArgument, ServerUnavailable, TimerError
 _START_S = 20
 _STOP_S = 20
 # A server refuses to watch its own ancestors. So a shell that is no child of this process starts
-# it. A shell ends the server when the pipe from this process closes, however this process ends, and a
-# second one then removes the folder that is its $0. That one reads a pipe until the server and the
+# it. A shell ends the server when the pipe from this process closes, however this process ends, or has a
+# line, and a second one then removes the folder that is its $0. That one reads a pipe until the server and the
 # first shell have ended: a wait for a child needs SIGCHLD, which this process may have blocked. $SHELLOPTS
 # may have errexit, with which bash would end at the end of a pipe.
 _KEEPER = ('set +e; exec 3<&0 4>&1 </dev/null >/dev/null; '
@@ -89,6 +89,7 @@ class Server:
         theirs, ours = (ends[0], ends[3], ends[5]), (ends[1], ends[2], ends[4])
         # _end closes when both the server and its shell have ended.
         self._input, self._output, self._end = map(Kept, ours)
+        self._theirs = list(map(Kept, theirs))
         _servers.add(self)
         try:
             keeper = subprocess.Popen(
@@ -102,8 +103,8 @@ class Server:
                 os.rmdir(folder)
             raise ServerUnavailable(f"cannot run '/bin/sh': {error.strerror}") from error
         finally:
-            for number in theirs:
-                os.close(number)
+            for each in self._theirs:
+                each.close()
         line = self._read_line()
         keeper.wait(timeout=_START_S)
         # ready dir=... fifo=... log=... pid=...; paths may have spaces
@@ -118,6 +119,10 @@ class Server:
         """Ends the server, even if scopes are open, and returns when it has ended."""
         if self._input.number < 0 or self._owner != os.getpid():
             return  # a forked child does not end its parent's server
+        # A line, because a child that native code has forked has a copy of the pipe: it would not be at its
+        # end. No line without a reader: a SIGPIPE may end the process.
+        if self._input.is_same() and not _is_readable(self._input, 0):
+            os.write(self._input.number, b"\n")
         self._input.close()
         self._output.close()
         has_ended = not self._end.is_same() or _is_readable(self._end, _STOP_S)
@@ -162,7 +167,8 @@ _servers: weakref.WeakSet[Server] = weakref.WeakSet()
 def _let_go() -> None:
     # The server ends with the process that started it, even if that process has children.
     for server in list(_servers):
-        server._input.close()
+        for each in (server._input, *server._theirs):  # the latter while another thread starts it
+            each.close()
 
 
 os.register_at_fork(after_in_child=_let_go)

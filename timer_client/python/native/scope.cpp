@@ -47,6 +47,7 @@ struct Opening {
 enum class Kind : char {
   kPlain,
   kBeginning,  // each opening has the first timeout, not only the first of its name
+  kHeartbeat,  // a beginning; if it is open, a `with` only leaves it
   kPause,      // an opening is a paused region, and its timer is not open
 };
 
@@ -166,8 +167,13 @@ PyObject* make_scope(PyTypeObject* type, PyObject* client, const Arguments& argu
       !guarded(false, [&] { return read_options(arguments, timeout.value(), raising, options); })) {
     return nullptr;
   }
-  PyObject* const self =
-      PyType_GenericAlloc(raising ? reinterpret_cast<PyTypeObject*>(raising.get()) : type, 0);
+  auto* const raising_type = reinterpret_cast<PyTypeObject*>(raising.get());
+  if (raising && type != g_scope_type && type != raising_type) {
+    return PyErr_Format(PyExc_TypeError,
+                        "on_expiry='raise' has a class of its own: expected filetimer.Scope or "
+                        "expires(), and no subclass of Scope");
+  }
+  PyObject* const self = PyType_GenericAlloc(raising ? raising_type : type, 0);
   if (self != nullptr) {
     new (&as_scope(self))
         Scope{Ref::to(client), std::move(name), timeout.value(), std::move(options)};
@@ -448,7 +454,7 @@ TimerScope timer_for(TimerClient& client, const Scope& scope, Opening& opening) 
     opening.region.reset(new PausedRegion(client.paused(name, text, scope.name.line)));
     return {};
   }
-  return scope.kind == Kind::kBeginning
+  return scope.kind == Kind::kBeginning || scope.kind == Kind::kHeartbeat
              ? client.heartbeat(scope.timeout, name, options, text, scope.name.line).scope()
              : client.expires(scope.timeout, name, options, text, scope.name.line);
 }
@@ -493,7 +499,27 @@ bool raises(const Scope& scope) {
   return scope.options && scope.options->signal_first;
 }
 
+std::optional<TimerTimes> times_now(PyObject* self) {
+  Opening* const opening = open_one(as_scope(self));
+  return opening == nullptr ? std::nullopt : opening->timer.times();
+}
+
+// Opens a heartbeat that is not open, and ends what its release() has left of the one before.
+bool enter_heartbeat(PyObject* self) {
+  Scope& scope = as_scope(self);
+  if (times_now(self)) {
+    return true;
+  }
+  if (Opening* const last = opening_to_leave(scope)) {
+    end_opening(scope, *last);
+  }
+  return open_timer(self, Use::kEntered);
+}
+
 PyObject* enter(PyObject* self, PyObject*) {
+  if (as_scope(self).kind == Kind::kHeartbeat) [[unlikely]] {
+    return enter_heartbeat(self) ? Py_NewRef(self) : nullptr;
+  }
   if (raises(as_scope(self)) && !Ref(PyObject_CallMethod(self, "_before_enter", nullptr))) {
     return nullptr;
   }
@@ -538,11 +564,6 @@ PyObject* change(PyObject* self, PyObject*) {
   Opening* const opening = open_one(as_scope(self));
   return guarded(
       [&] { return PyBool_FromLong(opening != nullptr && (opening->timer.*Change)() ? 1 : 0); });
-}
-
-std::optional<TimerTimes> times_now(PyObject* self) {
-  Opening* const opening = open_one(as_scope(self));
-  return opening == nullptr ? std::nullopt : opening->timer.times();
 }
 
 PyObject* times_or_none(const std::optional<TimerTimes>& times) {
@@ -697,6 +718,7 @@ PyMethodDef g_methods[] = {
      "open."},
     {"_again", again<Kind::kPlain>, METH_NOARGS, nullptr},
     {"_beginning", again<Kind::kBeginning>, METH_NOARGS, nullptr},
+    {"_beating", again<Kind::kHeartbeat>, METH_NOARGS, nullptr},
     {"_pausing", again<Kind::kPause>, METH_NOARGS, nullptr},
     {"_all_times", all_times, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
