@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: MIT
 """Adversities that found a fault of the server, the client or timer_client, each under a name of its own. An
-adversity makes the situation, and history_check judges it by the promises; what the histories do not show it
+adversity makes the situation, and checker.py judges it by the promises; what the histories do not show it
 judges itself (World.fail). The limits of time are those of docs/kill_policy.md.
 """
 import contextlib
 import json
 import os
 import pathlib
-import resource
 import shutil
 import signal
 import subprocess
 import time
 
-from world import BOUND_S, Bound, Freezer, Gone, Skip, built, stat_of, wait_until
+from world import Freezer, Gone, Skip, stat_of, wait_until
 
 LOOK_S = 1.1  # a client looks at its files at most this often
 CATCHABLE = ("--evidence", "none", "--max-interval", "1h")  # no sweep that finds what was missed
@@ -96,25 +95,6 @@ def page_found_after_a_stop(world):
     server.halt()
     time.sleep(1.2)
     server.resume()
-    worker.wait()
-
-
-def removed_pipe_page(world):
-    """The page that the server keeps for a worker of the pipe is removed. Later the server is killed."""
-    server = world.server("--evidence", "none", "--max-interval", "100ms")
-    worker = world.worker("pipe")
-    _open(worker, timeout_ms=3500, via="pipe")
-    page = world.dir / f"scopes/server/{worker.pid}"
-
-    def has_scope():  # the file is there before the scope is in it
-        return not worker.is_alive or subprocess.check_output(
-            [built("timer_client"), "list", "--json", "--dir", world.dir], stderr=subprocess.DEVNULL)
-    wait_until(has_scope, "the page")
-    world.files("a page of the server is removed", removes_pages=True)
-    page.unlink(missing_ok=True)
-    with contextlib.suppress(Bound):
-        wait_until(has_scope, "the page is made again", 3)
-    server.restart()
     worker.wait()
 
 
@@ -219,51 +199,6 @@ def line_about_a_kernel_thread(world):
         world.fail(f"kernel thread {threads[0]} was watched; the server ended with status {server.status}")
 
 
-def no_descriptor_at_an_acquire(world):
-    """The server has no descriptor for the pidfd of a worker of the pipe, and soon has some again."""
-    server = world.server("--evidence", "none", "--max-interval", "100ms")
-    worker = world.worker("pipe")
-    soft, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{server.pid}/fd")), hard))
-    worker.do("open", key="k", timeout_ms=300, via="pipe")
-    world.wait_for("rejected")
-    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (soft, hard))
-    worker.wait()
-
-
-def _check_files(world, worker):
-    answer = worker.do("check_files")
-    if not answer["ok"]:
-        world.fail(answer["error"], "worker-unharmed")
-
-
-def closed_descriptors_as_the_page_grows(world):
-    """A worker closes all descriptors, opens files of its own, and uses more names than its page had room for. The
-    first server starts after that."""
-    worker = world.worker("python")
-    worker.do("close_fds")
-    for number in range(40):
-        worker.do("open", key=f"k{number}", timeout_ms=60_000)
-    _check_files(world, worker)
-    world.server()
-    watched = json.loads(world.ask("status", "--json")[1])["open_scopes"]
-    if watched != 40:
-        world.fail(f"{watched} of 40 scopes are watched", "hang-is-judged")
-
-
-def closed_descriptors_at_a_dump(world):
-    """A worker closes all descriptors and opens files of its own, and the server asks for its stacks."""
-    world.server()
-    worker = world.worker("python")
-    worker.do("open", key="k", timeout_ms=60_000)
-    world.wait_for_page()
-    worker.do("close_fds")
-    status, said = world.ask("dump")
-    if status != 0:
-        world.fail(f"dump ends with {status}: {said}")
-    _check_files(world, worker)
-
-
 def scope_moves_to_a_new_page(world):
     """The status page is cut without a server, and made again; then a scope is renewed, and counted once."""
     server = world.server()
@@ -292,69 +227,4 @@ def renewal_after_the_page_was_cut(world):
     worker.do("open", key="k", timeout_ms=60_000)
     time.sleep(LOOK_S)
     worker.post("renew", key="k", timeout_ms=100)
-    worker.wait()
-
-
-def standard_error_cannot_be_written(world):
-    """Programs have something to say, and standard error is closed, full, or has no reader."""
-    read, broken = os.pipe()
-    os.close(read)
-    full = os.open("/dev/full", os.O_WRONLY)
-    run = ("timer_client", "run", "--timeout", "10s", "--", "true")
-    started = []
-    for how, number, close in (("closed", full, "2>&-"), ("full", full, ""), ("broken", broken, "")):
-        for words, expected in ((("timer_client", "ping"), 4), (run, 125), (("timer_server", "--no"), 2)):
-            if words[0] == "timer_server" and how == "broken":
-                continue
-            argv = [built(words[0]), *words[1:]]
-            program = subprocess.Popen(["sh", "-c", f'exec "$@" {close}', "sh", *argv], stderr=number,
-                                       env=world.environment({}))
-            started.append((f"{' '.join(words)} with standard error {how}", program, expected))
-    for what, program, expected in started:
-        if program.wait(BOUND_S) != expected:
-            world.fail(f"{what} ends with {program.returncode}, not {expected}")
-    os.close(full)
-    os.close(broken)
-
-
-def exit_status_of_run(world):
-    """timer_client run: --max-timeout cuts --timeout; the server dies, and COMMAND succeeds or is killed by somebody
-    else; none runs; it is switched off."""
-    def status(*words, **environment):
-        return subprocess.Popen([built("timer_client"), "run", *words],
-                                env=world.environment(environment), stderr=subprocess.DEVNULL, cwd=world.folder)
-    server = world.server("--max-timeout", "200ms")
-    cut = status("--timeout", "1h", "--", "sleep", "10")
-    found = {"expired at --max-timeout": (cut.wait(BOUND_S), 124)}
-    expired = world.wait_for("expired")
-    world.excuse("known-scopes", "COMMAND keeps no history", subject=f"pid {expired['pid']}")
-    server.stop()
-    server = world.server()
-    server.halt()
-    unwatched = status("--timeout", "500ms", "--", "sh", "-c", "echo > started; sleep 1")
-    killed = status("--timeout", "500ms", "--", "sh", "-c", "echo > started2; sleep 1; kill -9 $$")
-    wait_until(lambda: (world.folder / "started").exists() and (world.folder / "started2").exists(), "COMMAND")
-    server.kill()
-    found["succeeded without a server"] = unwatched.wait(BOUND_S), 0
-    found["killed by somebody else"] = killed.wait(BOUND_S), 137
-    found["FILETIMER_MISSING=ignore"] = status("--", "sh", "-c", "exit 3", FILETIMER_MISSING="ignore").wait(BOUND_S), 3
-    found["FILETIMER_MISSING=raise"] = status("--", "true", FILETIMER_MISSING="raise").wait(BOUND_S), 125
-    found["FILETIMER=off"] = status("--", "true", FILETIMER="off").wait(BOUND_S), 0
-    for what, (seen, expected) in found.items():
-        if seen != expected:
-            world.fail(f"{what}: exit status {seen}, not {expected}")
-
-
-def closed_standard_error_of_a_worker(world):
-    """A worker is started without standard error, so that files of the client may get its number, and complains. Then
-    it hangs.
-    """
-    world.server()
-    worker = world.worker(stderr="closed")
-    worker.do("open", key="k", timeout_ms=60_000)
-    worker.do("complain")
-    pages = [each for each in world.dir.glob("scopes/*-*") if each.is_file()]
-    if [each.read_bytes()[:8] for each in pages] != [b"TMERPAGE"]:
-        world.fail(f"the worker wrote over its page: {pages}", "worker-unharmed")
-    worker.post("open", key="hung", timeout_ms=200)
     worker.wait()

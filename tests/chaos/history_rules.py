@@ -58,9 +58,6 @@ class Process:
         self.ended = EVER  # certainly ended
         self.status = None
         self.sent = set()  # signals of the driver
-        self.exits = None  # the code that it announced
-        self.leaves = []  # when it began to exit or to start another program
-        self.has_started_another = False  # program
         self.halts, self.calls = [], []
         self.kills = []  # a record of each verdict about it
         # A server.
@@ -69,8 +66,8 @@ class Process:
         self.was_killed = False
 
     def left(self, at):
-        """Returns when the program that ran at this time was left."""
-        return next((leave for leave in self.leaves if leave >= at), EVER)
+        """Returns when the program that ran at this time began to exit or to start another one."""
+        return next((call.begin for call in self.calls if call.op in ("exit", "exec") and call.begin >= at), EVER)
 
 
 class Scope:
@@ -208,10 +205,6 @@ class HistoryJudge:
             scope = self.by_key[worker.name, line.text("key")] = Scope(worker, call)
             self.scopes.append(scope)
             return
-        if op in ("exit", "exec"):
-            worker.leaves.append(call.begin)
-            worker.has_started_another = worker.has_started_another or op == "exec"
-            worker.exits = line.integer("code") if op == "exit" else worker.exits
         scope = self.by_key.get((worker.name, line.text("key")))
         if scope is None:
             return
@@ -365,10 +358,6 @@ class HistoryJudge:
         due = self.with_server(scope, before, timeout)
         return move(due) if due > before else due  # the next server may find the worker halted
 
-    def is_known_until_end(self, worker, removed):
-        """Returns whether a server had a page that was removed, and had it until its worker's end."""
-        return any(server.ready < removed and server.ended > worker.ended for server in self.servers)
-
     # The rules
 
     def judge_scope(self, scope):
@@ -425,21 +414,12 @@ class HistoryJudge:
             self.report("one-verdict", scope.whose(), "its worker ended inside it, and there is no record")
 
     def was_watched(self, worker):
-        """Else its client has removed its page, of which no server knew, when the worker exited."""
+        """Else its client has removed its page, of which no server knew, when the worker exited; or its page was removed
+        before."""
         first = worker.calls[0].end if worker.calls else worker.ended
-
-        def may_lack_page(server, removed):
-            # A page that is removed is known to the server that had it, until that one ends, and to a later one once
-            # its worker has made it again.
-            if worker.ended <= removed:  # then no server may have run that finds the page
-                return not self.is_known_until_end(worker, removed)
-            return first < removed < worker.ended and (
-                server.alive_until < worker.ended or removed < server.ready and worker.ended < server.ready + LOOK)
-
-        return any(
+        return not any(first < removed for removed in self.removals_of_pages) and any(
             server.ready < worker.ended and (not worker.calls or server.alive_until > first + LOOK) and
-            not any(halt.may_begin < first and worker.ended < halt.may_end + LOOK for halt in server.halts) and
-            not any(may_lack_page(server, removed) for removed in self.removals_of_pages)
+            not any(halt.may_begin < first and worker.ended < halt.may_end + LOOK for halt in server.halts)
             for server in self.servers)
 
     def judge_terms(self, scope, record):
@@ -582,7 +562,7 @@ class HistoryJudge:
     def judge_end(self, process):
         """A process that dies of a signal got it from the driver, or has a record. A process that exits has announced
         it."""
-        status = process.status
+        status, announced = process.status, [call.line.integer("code") for call in process.calls if call.op == "exit"]
         if status is None:
             return
         if process.role == "server":
@@ -590,9 +570,9 @@ class HistoryJudge:
             if not is_asked and process.ready < EVER:
                 self.report("server-lives", process.name, f"it ended with status {status}")
         elif status > 0:
-            if (process.exits or 0) != status and process.role == "worker" and process.calls:
+            if status not in announced and process.role == "worker" and process.calls:
                 self.report("worker-unharmed", process.name, f"it exited with {status}, which it did not intend")
-        elif status < 0 and -status not in process.sent and process.exits != status:
+        elif status < 0 and -status not in process.sent and status not in announced:
             # Also the signal of a scope that is signalled first. Or its server was killed before it could write the
             # outcome.
             is_recorded = self.has_sent(0, process.pid) or any(
@@ -689,15 +669,15 @@ class HistoryJudge:
     def judge_count(self, worker, name, counted):
         """The statistics count the scopes that were released, and each renewal as one more."""
         scopes = [scope for scope in self.scopes if scope.worker is worker and scope.name == name]
-        if not scopes or worker.has_started_another or any(scope.via != "page" for scope in scopes):
+        has_started_another = any(call.op == "exec" for call in worker.calls)  # program
+        if not scopes or has_started_another or any(scope.via != "page" for scope in scopes):
             return
         in_time = all_ends = 0
         for scope in scopes:
             # A renewal that comes after the verdict ends its scope.
             is_ended = any(not call.ok or call.result is None for call in scope.changes)
             all_ends += bool(scope.release or is_ended) + sum(call.op == "renew" and call.ok for call in scope.changes)
-            has_lost_page = any(removed > scope.open.begin and not self.is_known_until_end(worker, removed)
-                                for removed in self.removals_of_pages)
+            has_lost_page = any(removed + LOOK > scope.open.begin for removed in self.removals_of_pages)
             in_time += bool(scope.release and scope.release.result is not None and
                             scope.release.result.flag("in_time") and not has_lost_page)
         if not in_time <= counted <= all_ends:

@@ -9,7 +9,7 @@
 // as it is. connect [idle_ns]; open key via=page|heartbeat|pipe|torch signal [scope] [timeout_ns]
 // [grace_ns] [spare] [leave] [thread_end]; renew key timeout_ns; pause, resume, release
 // key; fork child; exec [no_aslr]; exit code; threads count;
-// storm count; catch signal; complain; close_fds; fill_stderr. A scope with `leave` is released by
+// storm count; catch signal; close_fds; fill_stderr. A scope with `leave` is released by
 // the handler's request when its signal has come.
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
@@ -56,8 +56,8 @@ constexpr int kChanged = 4;  // exit status: the client has changed which signal
 // Fixed, and high, so that a program that closes and opens files does not meet them.
 constexpr int kSocket = 1000;
 constexpr int kHistory = 1001;
-constexpr int kSignalled = 1002;
-constexpr int kSignal = 1003;
+constexpr int kLookMs = 1'000;  // in which a signal is seen that comes just before poll()
+volatile std::sig_atomic_t has_caught = 0;  // a signal
 
 void move_to(int from, int to) {
   if (from < 0 || ::dup3(from, to, O_CLOEXEC) != to) {
@@ -68,9 +68,7 @@ void move_to(int from, int to) {
 }
 
 void note_signal(int /*number*/) {
-  const int before = errno;
-  (void)!::write(kSignal, "!", 1);
-  errno = before;
+  has_caught = 1;
 }
 
 nanoseconds timeout_of(const Command& command) {
@@ -91,27 +89,18 @@ sigset_t blocked_signals() {
 
 class Worker {
  public:
-  explicit Worker(std::string name) : name_(std::move(name)) {
-    if (const char* number =
-            std::getenv("CHAOS_NUMBER")) {  // the process has started its program anew
-      number_ = std::atoi(number);
-    }
-    join();
-  }
+  explicit Worker(std::string name) : name_(std::move(name)) { join(); }
 
   [[noreturn]] void run() {
     for (;;) {
-      pollfd fds[2] = {{kSocket, POLLIN, 0}, {kSignalled, POLLIN, 0}};
-      if (::poll(fds, 2, -1) < 0) {
-        continue;
-      }
-      if (fds[1].revents != 0) {
-        char byte = 0;
-        (void)!::read(kSignalled, &byte, 1);
-        end(begin("caught"), true);
+      pollfd driver{kSocket, POLLIN, 0};
+      const int ready = ::poll(&driver, 1, kLookMs);
+      if (has_caught != 0) {
+        has_caught = 0;
+        end(begin(R"("op":"caught")"), true);
         leave_scopes();
       }
-      if (fds[0].revents != 0) {
+      if (ready > 0) {
         char bytes[4096];
         const ssize_t got = ::recv(kSocket, bytes, sizeof bytes, 0);
         if (got <= 0) {
@@ -129,10 +118,6 @@ class Worker {
   void join() {
     const std::string path = std::string{std::getenv("CHAOS_HISTORY")} + "/" + name_ + ".history";
     move_to(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), kHistory);
-    int ends[2] = {-1, -1};
-    (void)!::pipe2(ends, O_CLOEXEC | O_NONBLOCK);
-    move_to(ends[0], kSignalled);
-    move_to(ends[1], kSignal);
     const int driver = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -149,7 +134,7 @@ class Worker {
     (void)!::send(kSocket, line.data(), line.size(), MSG_NOSIGNAL);
   }
 
-  void note(int number, const std::string& fields) {
+  void note(std::int64_t number, const std::string& fields) {
     last_ = fmt::format(R"({{"t":{},"who":"{}","n":{},{}}})"
                         "\n",
                         filetimer::Instant::now().ns, name_, number, fields);
@@ -157,13 +142,15 @@ class Worker {
     const iovec line{last_.data(), last_.size()};
     (void)!::writev(kHistory, &line, 1);
   }
-  // Returns the number of the call.
-  int begin(std::string_view op, std::string_view fields = "") {
-    note(++number_, fmt::format(R"("op":"{}"{})", op, fields));
-    return number_;
+  // Returns the number of the call, the time at which it begins: another program of this process
+  // goes on with larger ones.
+  std::int64_t begin(const std::string& fields) {
+    const std::int64_t number = filetimer::Instant::now().ns;
+    note(number, fields);
+    return number;
   }
   // `fields` begin with a comma.
-  void end(int number, bool is_ok, std::string_view fields = "") {
+  void end(std::int64_t number, bool is_ok, std::string_view fields = "") {
     note(number, fmt::format(R"("end":true,"ok":{}{})", is_ok, fields));
   }
 
@@ -174,8 +161,7 @@ class Worker {
       ::_exit(2);
     }
     const std::string key = text_at(command, "key");
-    note(++number_, line.substr(1, line.size() - 2));  // within the braces
-    const int number = number_;
+    const std::int64_t number = begin(line.substr(1, line.size() - 2));  // within the braces
     try {
       const auto [is_ok, fields] = perform(command, key);
       end(number, is_ok, fields);
@@ -208,7 +194,6 @@ class Worker {
       if (flag_at(command, "no_aslr")) {
         ::personality(ADDR_NO_RANDOMIZE);
       }
-      ::setenv("CHAOS_NUMBER", std::to_string(number_).c_str(), 1);
       ::execl("/proc/self/exe", "chaos_worker", name_.c_str(), nullptr);
       return {false, ""};
     } else if (op == "exit") {
@@ -223,9 +208,7 @@ class Worker {
       std::signal(static_cast<int>(integer_at(command, "signal").value_or(0)), note_signal);
     } else if (op == "close_fds") {
       ::close_range(3, kSocket - 1, 0);
-      ::close_range(kSignal + 1, ~0U, 0);
-    } else if (op == "complain") {
-      (void)!::write(STDERR_FILENO, "something is wrong\n", 19);
+      ::close_range(kHistory + 1, ~0U, 0);
     } else if (op == "fill_stderr") {
       const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
       ::dup2(full, STDERR_FILENO);
@@ -314,7 +297,7 @@ class Worker {
 
   void leave_scopes() {
     for (const std::string& key : std::set<std::string>{left_on_signal_}) {
-      const int number = begin("release", fmt::format(R"(,"key":"{}")", key));
+      const std::int64_t number = begin(fmt::format(R"("op":"release","key":"{}")", key));
       const auto [is_ok, fields] = release(key);
       end(number, is_ok, fields);
     }
@@ -342,7 +325,6 @@ class Worker {
       return;
     }
     name_ = child;
-    number_ = 0;
     scopes_.clear();
     lines_.clear();
     left_on_signal_.clear();
@@ -352,7 +334,6 @@ class Worker {
 
   std::string name_;
   std::string last_;
-  int number_ = 0;
   const sigset_t blocked_ = blocked_signals();
   std::optional<TimerClient> client_;
   std::map<std::string, Scope> scopes_;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A world of one chaos run, in a folder of its own: timer servers, workers of all kinds, bystanders, and
 what is done to them. Whatever happens is noted in histories, one file for each process that takes part,
-which history_check judges together with the logs. docs/promises.md says by which promises.
+which checker.py judges together with the logs. docs/promises.md says by which promises.
 
     def hang(world):
         world.server("--grace", "1s")
@@ -28,20 +28,20 @@ import tempfile
 import threading
 import time
 
+from checker import check
+
 SOURCES = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(SOURCES / "tests/support"))
-from records import HISTORY_CHECK, records  # noqa: E402
+from records import records  # noqa: E402
 from suite import BOUND_S, Bound, stat_of, wait_until  # noqa: E402
 
 REFUSALS = 6  # to trace a process without a tracer, which may have had one a moment before
 POLL_S = 0.005
-ACCEPT_S = 0.1  # between two looks at whether a worker can still start
 SAMPLE_S = 0.1  # between two looks at what a server uses
 BUSY_S = 1.0  # no server may use a whole core for this long
 CLOSE_S = 5  # for a process to exit by itself at the end of its world
 SERVER_RSS_BYTES = 256 << 20
 SERVER_FILES = 1000
-RUN_NUMBERS = 1_000_000  # the calls that timer_client run makes are numbered from here
 # Of both versions of cgroups: the file that freezes, its values, the file that shows when it is done, and how.
 FREEZERS = (("freezer.state", ("THAWED", "FROZEN"), "freezer.state", "{}\n"),
             ("cgroup.freeze", ("0", "1"), "cgroup.events", "frozen {}\n"))
@@ -99,8 +99,6 @@ class History:
     def __init__(self, path, who):
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.who = who
-        self.number = 0
-        self.lock = threading.Lock()
 
     def note(self, **fields):
         line = (json.dumps({"t": now(), "who": self.who, **fields}) + "\n").encode()
@@ -108,9 +106,8 @@ class History:
         return line
 
     def begin(self, op, **fields):
-        with self.lock:
-            self.number += 1
-            number = self.number
+        """Returns the number of the call, the time at which it begins: another program goes on with larger ones."""
+        number = now()
         self.note(n=number, op=op, **fields)
         return number
 
@@ -127,15 +124,12 @@ class History:
 class Process:
     """A process of the world, held by its pidfd."""
 
-    def __init__(self, world, name, pid, popen=None, is_reaped_elsewhere=False):
+    def __init__(self, world, name, pid, popen=None):
         self.world, self.name, self.pid, self.popen = world, name, pid, popen
-        self.is_reaped_elsewhere = is_reaped_elsewhere
         self.fd = os.pidfd_open(pid)
         self.start = int((stat_of(pid) or [0] * 20)[19])
         self.halts = []
         self.is_alive = True
-        self.ended = None  # when it was seen alive last, and when it had ended
-        self.is_reaped = False
         self.status = None  # the exit code, or minus the signal; None: not known (yet)
 
     def send(self, number):
@@ -189,9 +183,9 @@ class Server(Process):
         return "ready dir=" in self.world.said(self.name)
 
     def judge_use(self, t):
-        """Fails if it uses too much at this time, or has used a whole core until then."""
+        """Fails if it uses too much at this time, or has used a whole core until then. Looks now and then."""
         stat = stat_of(self.pid)
-        if stat is None or stat[0] == "Z":
+        if stat is None or stat[0] == "Z" or self.samples and t - self.samples[-1][0] < SAMPLE_S * 1e9:
             return
         cpu_ns = (int(stat[11]) + int(stat[12])) * (10**9 // os.sysconf("SC_CLK_TCK"))
         self.samples = [each for each in self.samples if t - each[0] < 2 * BUSY_S * 1e9] + [(t, cpu_ns)]
@@ -231,8 +225,8 @@ class Server(Process):
 class Worker(Process):
     """A process that carries out commands; see worker.cpp and worker.py."""
 
-    def __init__(self, world, name, pid, kind, connection, popen=None, is_reaped_elsewhere=False):
-        super().__init__(world, name, pid, popen, is_reaped_elsewhere)
+    def __init__(self, world, name, pid, kind, connection, popen=None):
+        super().__init__(world, name, pid, popen)
         self.kind = kind
         self.connection = connection
         self.owed = 0  # answers to commands that were posted
@@ -278,8 +272,7 @@ class Worker(Process):
         self.post("fork", child=name)
         connection, pid = self.world.accept(name, starter=self)
         self.answers()
-        is_reaped_elsewhere = self.kind != "run" and self.is_reaped_elsewhere
-        return self.world.made(Worker(self.world, name, pid, self.kind, connection, None, is_reaped_elsewhere), call)
+        return self.world.made(Worker(self.world, name, pid, self.kind, connection), call)
 
     def exec(self, **words):
         """Starts its program anew in the same process, without address randomisation with no_aslr=True."""
@@ -334,8 +327,9 @@ class Watcher(threading.Thread):
         self.is_closing = False
 
     def run(self):
-        seen_alive = sampled = now()
-        while not self.is_closing:
+        seen_alive, unreaped, is_last = now(), [], False
+        while not is_last:
+            is_last = self.is_closing  # then all have ended
             alive = [each for each in self.world.processes if each.is_alive]
             poll = select.poll()
             for process in alive:
@@ -345,26 +339,17 @@ class Watcher(threading.Thread):
             seen = now()
             for process in alive:
                 if process.fd in ended:
-                    process.ended = seen_alive, seen
+                    unreaped.append((process, seen_alive, seen))
                     process.is_alive = False
-                elif isinstance(process, Server) and seen - sampled > SAMPLE_S * 1e9:
+                elif isinstance(process, Server):
                     process.judge_use(seen)
-            sampled = seen if seen - sampled > SAMPLE_S * 1e9 else sampled
             seen_alive = looks
-            self.reap(is_last=False)
-        self.reap(is_last=True)
-
-    def reap(self, is_last):
-        """Notes who ended. A child of a worker can be reaped only when its parent has ended."""
-        for process in self.world.processes:
-            if process.is_alive or process.is_reaped:
-                continue
-            status = process.reap()
-            if status is not None or is_last or process.is_reaped_elsewhere:
-                process.is_reaped = True
-                before, seen = process.ended
-                fields = {} if status is None else {"status": status}
-                self.world.history.note(op="ended", subject=process.name, before=before, **fields, t=seen)
+            # A child of a worker can be reaped only when its parent has ended, or never.
+            for process, before, at in unreaped[:]:
+                if process.reap() is not None or is_last:
+                    unreaped.remove((process, before, at))
+                    fields = {} if process.status is None else {"status": process.status}
+                    self.world.history.note(op="ended", subject=process.name, before=before, **fields, t=at)
 
 
 class World:
@@ -377,11 +362,12 @@ class World:
         self.log = self.folder / "log.jsonl"
         self.logs = []
         self.servers, self.workers, self.processes = [], [], []
-        self.freezers, self.mounts, self.joined, self.failures = [], [], {}, []
+        self.freezers, self.mounts, self.joined = [], [], {}
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.door.bind(str(self.folder / "driver"))
         self.door.listen(64)
+        self.door.setblocking(False)
         self.watcher = Watcher(self)
         self.watcher.start()
 
@@ -404,25 +390,19 @@ class World:
     def accept(self, name, starter=None):
         """Waits until a worker says its name. Returns its connection and its pid here. Raises Gone if the process
         that is to start it has ended."""
-        end = time.monotonic() + BOUND_S
-        while name not in self.joined:
+        def has_joined():
             is_gone = starter is not None and not starter.is_alive
-            self.door.settimeout(ACCEPT_S)
-            try:
-                connection, _ = self.door.accept()
-            except TimeoutError:
-                if is_gone:
-                    raise Gone(name) from None
-                if time.monotonic() < end:
-                    continue
-                raise Bound(f"{name} does not start within {BOUND_S} s: {self.said(name)}") from None
-            connection.settimeout(BOUND_S)
-            says = connection.recv(4096).decode()
-            if not says:  # it was killed before it could say its name
-                connection.close()
-                continue
-            peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-            self.joined[says] = connection, int.from_bytes(peer[:4], sys.byteorder)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    connection, _ = self.door.accept()
+                    connection.settimeout(BOUND_S)
+                    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+                    # One that was killed before it could say its name says nothing.
+                    self.joined[connection.recv(4096).decode()] = connection, int.from_bytes(peer[:4], sys.byteorder)
+            return name in self.joined or is_gone
+        wait_until(has_joined, f"{name} starts")
+        if name not in self.joined:
+            raise Gone(name)
         return self.joined.pop(name)
 
     def said(self, name):
@@ -458,8 +438,7 @@ class World:
         self.history.end(call, ok=server.is_ready())
         return server
 
-    def worker(self, kind="cpp", namespaces=(), env=None, prefix=(), connect=True, timeout_ms=None, stderr=None,
-               **words):
+    def worker(self, kind="cpp", namespaces=(), env=None, prefix=(), connect=True, timeout_ms=None, **words):
         """Starts a worker. kind: one of WORKER_KINDS. namespaces: of pid, mount, cgroup, net, uts. `words`
         go with its command connect. A worker of kind run is the COMMAND of timer_client run; its scope "run"
         is open for timeout_ms."""
@@ -477,11 +456,10 @@ class World:
         if kind == "run":
             return self._run(name, argv, timeout_ms, env)
         spawn = self.history.begin("spawn", subject=name, role="worker")
-        popen = self.start(name, argv, env, stderr=stderr)
+        popen = self.start(name, argv, env)
         connection, pid = self.accept(name)
         # unshare forks for a pid namespace, and its exit status is not always that of its child.
-        is_own_child = pid == popen.pid
-        worker = Worker(self, name, pid, kind, connection, popen if is_own_child else None, not is_own_child)
+        worker = Worker(self, name, pid, kind, connection, popen if pid == popen.pid else None)
         self.workers.append(self.made(worker, spawn))
         if connect and kind in ("cpp", "heartbeat", "python"):
             worker.do("connect", **words)
@@ -491,7 +469,6 @@ class World:
         # timer_client run opens a scope of COMMAND, so COMMAND's history has it.
         spawn = self.history.begin("spawn", subject=name + "r", role="bystander")
         scope = History(self.histories / f"{name}r.history", name)
-        scope.number = RUN_NUMBERS
         opens = scope.begin("open", key="run", scope="run", via="run", timeout_ns=timeout_ms * 1_000_000)
         popen = self.start(name, [built("timer_client"), "run", "--scope", "run", "--timeout", f"{timeout_ms}ms",
                                   "--", *argv], env)
@@ -505,7 +482,7 @@ class World:
             raise
         scope.end(opens)
         scope.close()
-        worker = Worker(self, name, pid, "run", connection, None, is_reaped_elsewhere=True)
+        worker = Worker(self, name, pid, "run", connection)
         self.workers.append(self.made(worker, spawn))
         return worker
 
@@ -623,7 +600,6 @@ class World:
     def fail(self, what, promise="adversity"):
         """Notes a violation that the driver saw itself."""
         self.history.once("fault", promise=promise, what=what)
-        self.failures.append(f"{promise}: {what}")
 
     # The end
 
@@ -654,20 +630,14 @@ class World:
         self.history.close()
 
     def judge(self, act):
-        """Has a function act on the world, ends it, and returns what history_check finds, one line a violation."""
+        """Has a function act on the world, ends it, and returns what the checker finds, one line a violation."""
         try:
             act(self)
         except (Bound, Gone) as error:
             self.fail(f"{type(error).__name__}: {error}", "liveness")
         finally:
             self.close()
-        logs = [str(each) for each in self.logs if each.exists()]
-        done = subprocess.run([HISTORY_CHECK, self.histories, *logs],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-        lines = done.stdout.decode(errors="replace").splitlines()
-        if done.returncode not in (0, 1):
-            lines.append(f"history_check: exit status {done.returncode}")
-        return lines + [each for each in self.failures if not any(each in line for line in lines)]
+        return check(self.histories, self.logs)
 
     def keep(self):
         """Keeps the files of a world that has ended, also those on file systems of its own."""
@@ -682,14 +652,6 @@ class World:
         for folder in self.mounts:
             subprocess.run(["umount", "-l", folder], check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def old_records(count, bytes):
-    """Returns so many records of another machine, of so many bytes."""
-    return "".join(json.dumps({
-        "schema": 1, "event": "rejected", "time": "2026-11-21T10:33:00.395855Z", "mono_ns": number * 10**9, "host": "old",
-        "boot_id": "00000000-0000-0000-0000-000000000000", "server_pid": 1, "count": 1, "reason": "old", "line": "x" * bytes,
-    }) + "\n" for number in range(count))
 
 
 def unshare_words(namespaces):

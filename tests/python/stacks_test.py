@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The Python stacks of a worker that has expired, in the server's evidence and in `show`."""
+import json
 import os
 import pathlib
 import resource
@@ -287,6 +288,28 @@ expire()
             pass
         """)
 
+    def test_pages_and_stacks_of_a_process_that_closed_its_descriptors_are_in_no_file_of_the_program(self):
+        self.server.close()
+        worker = self.start_worker("""
+            filetimer.configure()
+            os.closerange(3, 200)
+            paths = [os.path.join(sys.argv[1], str(number)) for number in range(20)]
+            files = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600) for path in paths]
+            scopes = [filetimer.Scope(60, f"name{number}") for number in range(40)]  # its page has to grow
+            for scope in scopes:
+                scope.acquire()
+            say("open")
+            sys.stdin.readline()
+            for file, path in zip(files, paths):
+                assert os.path.samestat(os.fstat(file), os.stat(path)) and os.stat(path).st_size == 0
+            """, self.folder)
+        self.assertEqual(worker.stdout.readline(), "open\n")
+        with filetimer.Server(dir=self.dir):
+            self.assertEqual(json.loads(self.client("status", "--json"))["open_scopes"], 40)
+            self.assertIn("name39", self.client("dump"))
+            _, said = worker.communicate("\n", timeout=BOUND_S)
+        self.assertEqual(worker.returncode, 0, said)
+
     test_a_child_has_its_parents_handler_and_file_no_more = worker_test("""
         from filetimer import _stacks
         filetimer.configure()
@@ -317,6 +340,7 @@ expire()
                 os.closerange(0, 3)
                 mine = [os.open("/dev/null", os.O_RDWR) for _ in range({taken})]
                 filetimer.configure()
+                filetimer.Scope(60).acquire()
                 server = filetimer.Server()
                 os._exit(sum(os.path.exists(f"/proc/self/fd/{{number}}") for number in range(3)) - {taken})
                 """)

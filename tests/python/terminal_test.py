@@ -405,6 +405,21 @@ class StandardOutput(ServerCase):
                 self.assertIn(b"cannot write to standard output", done.stderr)
 
 
+class StandardError(ServerCase):
+    def test_errors_that_cannot_be_written_change_no_exit_status(self):
+        none = os.path.join(self.folder, "none")
+        read, broken = os.pipe()
+        os.close(read)
+        with open("/dev/full", "w") as full, open(broken, "w") as broken:
+            for stderr, script in ((full, 'exec "$@"'), (full, 'exec "$@" 2>&-'), (broken, 'exec "$@"')):
+                for words, status in (((CLIENT, "ping", "--dir", none), 4), ((SERVER, "--no"), 2),
+                                      ((CLIENT, "run", "--dir", none, "--", "true"), 125)):
+                    with self.subTest(stderr=stderr.name, script=script, words=words):
+                        if words[0] != SERVER or stderr is full:
+                            done = subprocess.run(["sh", "-c", script, "sh", *words], stderr=stderr, timeout=BOUND_S)
+                            self.assertEqual(done.returncode, status)
+
+
 class Detached(TerminalCase):
     def test_it_does_not_hold_the_output_of_its_caller(self):
         done = subprocess.run([SERVER, "--dir", os.path.join(self.folder, "other"), "--detach"],
