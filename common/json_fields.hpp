@@ -17,40 +17,28 @@
 
 namespace filetimer {
 
-inline std::optional<std::int64_t> as_integer(simdjson::dom::element value) {
-  std::int64_t number = 0;
-  return value.get_int64().get(number) == simdjson::SUCCESS ? std::optional(number) : std::nullopt;
-}
-
-inline std::optional<double> as_number(simdjson::dom::element value) {
-  double number = 0;
-  return value.get_double().get(number) == simdjson::SUCCESS ? std::optional(number) : std::nullopt;
-}
-
-inline std::string as_text(simdjson::dom::element value) {
-  std::string_view text;
-  return value.get_string().get(text) == simdjson::SUCCESS ? std::string(text) : std::string();
+// Returns the value, if it is one of this type. `place` is an element, or what at_key() has found.
+template <class Value, class Place>
+std::optional<Value> value_as(const Place& place) {
+  Value value{};
+  return place.get(value) == simdjson::SUCCESS ? std::optional(value) : std::nullopt;
 }
 
 inline std::optional<std::int64_t> integer_at(simdjson::dom::object object, std::string_view key) {
-  simdjson::dom::element value;
-  return object.at_key(key).get(value) == simdjson::SUCCESS ? as_integer(value) : std::nullopt;
+  return value_as<std::int64_t>(object.at_key(key));
 }
 
 inline std::optional<double> number_at(simdjson::dom::object object, std::string_view key) {
-  simdjson::dom::element value;
-  return object.at_key(key).get(value) == simdjson::SUCCESS ? as_number(value) : std::nullopt;
+  return value_as<double>(object.at_key(key));
 }
 
 inline std::string text_at(simdjson::dom::object object, std::string_view key) {
-  simdjson::dom::element value;
-  return object.at_key(key).get(value) == simdjson::SUCCESS ? as_text(value) : std::string();
+  return std::string(value_as<std::string_view>(object.at_key(key)).value_or(""));
 }
 
 // Returns whether the value under `key` is true.
 inline bool flag_at(simdjson::dom::object object, std::string_view key) {
-  bool is_set = false;
-  return object.at_key(key).get(is_set) == simdjson::SUCCESS && is_set;
+  return value_as<bool>(object.at_key(key)).value_or(false);
 }
 
 // Returns a count: at least 0, and limited so that sums of a few counts do not overflow.
@@ -63,9 +51,8 @@ inline std::int64_t count_at(simdjson::dom::object object, std::string_view key)
 inline std::vector<simdjson::dom::element> elements_at(simdjson::dom::object object,
                                                        std::string_view key) {
   std::vector<simdjson::dom::element> elements;
-  simdjson::dom::array array;
-  if (object.at_key(key).get_array().get(array) == simdjson::SUCCESS) {
-    for (const simdjson::dom::element element : array) {
+  if (const auto array = value_as<simdjson::dom::array>(object.at_key(key))) {
+    for (const simdjson::dom::element element : *array) {
       elements.push_back(element);
     }
   }
@@ -77,9 +64,8 @@ inline std::vector<simdjson::dom::object> objects_at(simdjson::dom::object objec
                                                      std::string_view key) {
   std::vector<simdjson::dom::object> objects;
   for (const simdjson::dom::element element : elements_at(object, key)) {
-    simdjson::dom::object one;
-    if (element.get_object().get(one) == simdjson::SUCCESS) {
-      objects.push_back(one);
+    if (const auto one = value_as<simdjson::dom::object>(element)) {
+      objects.push_back(*one);
     }
   }
   return objects;
@@ -89,8 +75,8 @@ inline std::vector<simdjson::dom::object> objects_at(simdjson::dom::object objec
 inline std::vector<std::string> texts_at(simdjson::dom::object object, std::string_view key) {
   std::vector<std::string> texts;
   for (const simdjson::dom::element element : elements_at(object, key)) {
-    if (std::string text = as_text(element); !text.empty()) {
-      texts.push_back(std::move(text));
+    if (const auto text = value_as<std::string_view>(element); text && !text->empty()) {
+      texts.emplace_back(*text);
     }
   }
   return texts;

@@ -53,13 +53,11 @@ int make_room(int fd, std::size_t begin, std::size_t bytes);
 //
 // A BusGuard may be made and destroyed in any thread, but not in two at a time. is_broken() may be
 // called in any thread. The memory must stay mapped as long as the guard lives.
-class BusGuard {
+class BusGuard : NotCopied {
  public:
   // Guards nothing, and is not armed, if kMaxGuards are alive or there is no memory: a fault then
   // ends the process, as without a guard.
   BusGuard(void* begin, std::size_t bytes);
-  BusGuard(const BusGuard&) = delete;
-  BusGuard& operator=(const BusGuard&) = delete;
   ~BusGuard();
 
   [[nodiscard]] bool is_armed() const { return range_ != nullptr; }

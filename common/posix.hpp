@@ -26,13 +26,18 @@
 
 namespace filetimer {
 
+// A base of what must not be copied or moved: its end does something, or others have its address.
+struct NotCopied {
+  NotCopied() = default;
+  NotCopied(const NotCopied&) = delete;
+  NotCopied& operator=(const NotCopied&) = delete;
+};
+
 // While it lives, this thread is not cancelled in open(), write() or close(): the unwinding would
 // end the process at the first function that is noexcept.
-class NoCancellation {
+class NoCancellation : NotCopied {
  public:
   NoCancellation() { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
-  NoCancellation(const NoCancellation&) = delete;
-  NoCancellation& operator=(const NoCancellation&) = delete;
   ~NoCancellation() { ::pthread_setcancelstate(before_, nullptr); }
 
  private:
@@ -48,8 +53,6 @@ class UniqueFd {
     reset(other.release());
     return *this;
   }
-  UniqueFd(const UniqueFd&) = delete;
-  UniqueFd& operator=(const UniqueFd&) = delete;
   ~UniqueFd() { reset(); }
 
   [[nodiscard]] int get() const { return fd_; }

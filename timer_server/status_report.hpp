@@ -17,6 +17,7 @@
 #include "common/board.hpp"
 #include "common/clock.hpp"
 #include "common/json_writer.hpp"
+#include "common/posix.hpp"
 #include "common/result.hpp"
 #include "timer_server/core.hpp"
 #include "timer_server/system/side_threads.hpp"
@@ -72,7 +73,7 @@ Status replace_file(const std::string& path, std::string_view text);
 
 // Writes metrics on a side thread, because a full disk or a hung file server may take any time to
 // answer. A failure costs one warning until the file is written again.
-class MetricsFile {
+class MetricsFile : NotCopied {
  public:
   // How long a write may take before it is a failure. Sweeps may come faster than a disk is.
   static constexpr Duration kAnswerLimit = std::chrono::seconds{1};
@@ -81,8 +82,6 @@ class MetricsFile {
   // `path` is absolute; empty: no file is wanted. The side threads must outlive this object.
   MetricsFile(std::string path, SideThreads& side_threads)
       : path_(std::move(path)), side_threads_(side_threads) {}
-  MetricsFile(const MetricsFile&) = delete;
-  MetricsFile& operator=(const MetricsFile&) = delete;
 
   [[nodiscard]] bool is_wanted() const { return !path_.empty(); }
   // Returns whether a file is wanted and can be written now: the last one is written, or has

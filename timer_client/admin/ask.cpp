@@ -62,7 +62,7 @@ std::list<KeptFd*>& under_way() {
 
 std::vector<int> ranks_at(simdjson::dom::object answer, std::string_view key) {
   return mapped(elements_at(answer, key), [](simdjson::dom::element element) {
-    return static_cast<int>(as_integer(element).value_or(-1));
+    return static_cast<int>(value_as<std::int64_t>(element).value_or(-1));
   });
 }
 
@@ -105,7 +105,7 @@ ServerBusy busy(const std::string& kind, const std::string& reason, const Answer
   return error;
 }
 
-class Request {
+class Request : NotCopied {
  public:
   Request(const wire::Question& question, const Asking& how) : question_(question), how_(how) {
     // Now, because a thread may still wait at the end of the process, after the objects that
@@ -114,8 +114,6 @@ class Request {
       throw std::bad_alloc();
     }
   }
-  Request(const Request&) = delete;
-  Request& operator=(const Request&) = delete;
   ~Request() {
     const auto held = ProcessLock::instance().lock();
     std::erase(under_way(), &connection_);

@@ -10,7 +10,7 @@ namespace filetimer {
 // the file has reached RLIMIT_FSIZE; and SIGTTOU, which stops a job in the background under `stty
 // tostop`. While SIGTTOU is blocked, the terminal takes the text. A signal that was pending before
 // stays pending. (MSG_NOSIGNAL is for sockets only, and a library must not set SIG_IGN.)
-class WriteSignalsGuard {
+class WriteSignalsGuard : NotCopied {
  public:
   WriteSignalsGuard() {
     const sigset_t blocked = signal_set({SIGPIPE, SIGXFSZ, SIGTTOU});
@@ -24,8 +24,6 @@ class WriteSignalsGuard {
       }
     }
   }
-  WriteSignalsGuard(const WriteSignalsGuard&) = delete;
-  WriteSignalsGuard& operator=(const WriteSignalsGuard&) = delete;
   ~WriteSignalsGuard() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
   // Takes the signal of a write that failed with EPIPE or EFBIG.

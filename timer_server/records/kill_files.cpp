@@ -85,10 +85,10 @@ SentSignal signal_in(const dom::object& object) {
   sent.signal = static_cast<int>(number_in(object, "signal"));
   sent.when = {number_in(object, "wall_ns"), {number_in(object, "mono_ns")}};
   for (const dom::element pid : elements_at(object, "pids")) {
-    sent.pids.push_back(static_cast<pid_t>(as_integer(pid).value_or(0)));
+    sent.pids.push_back(static_cast<pid_t>(value_as<std::int64_t>(pid).value_or(0)));
   }
   for (const dom::element start : elements_at(object, "starts")) {
-    sent.starts.push_back(static_cast<std::uint64_t>(as_integer(start).value_or(0)));
+    sent.starts.push_back(static_cast<std::uint64_t>(value_as<std::int64_t>(start).value_or(0)));
   }
   return sent;
 }

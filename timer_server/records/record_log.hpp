@@ -62,12 +62,10 @@ class RecordLog {
   }
   // Keeps the thread from beginning with the records that are appended in its lifetime: it would
   // compete with the signals of their kills for the processors.
-  class Hold {
+  class Hold : NotCopied {
    public:
     explicit Hold(RecordLog& log) : log_(log) { log_.hold(true); }
     ~Hold() { log_.hold(false); }
-    Hold(const Hold&) = delete;
-    Hold& operator=(const Hold&) = delete;
 
    private:
     RecordLog& log_;

@@ -16,6 +16,7 @@
 #include "common/due.hpp"
 #include "common/mapped_file.hpp"
 #include "common/page_reader.hpp"
+#include "common/posix.hpp"
 #include "common/result.hpp"
 #include "common/scope_statistics.hpp"
 
@@ -24,11 +25,9 @@ namespace filetimer {
 // Slots in the layout of a scope page. They are written by the worker (MappedPage), or by the
 // server for a worker that sends lines (PipePage). What is read is limited and never trusted. In a
 // slot of the worker's the server changes the deadline word only, by compare-and-swap.
-class WorkerPage {
+class WorkerPage : NotCopied {
  public:
   virtual ~WorkerPage() = default;
-  WorkerPage(const WorkerPage&) = delete;
-  WorkerPage& operator=(const WorkerPage&) = delete;
 
   // Returns the name of the page's file in `scopes`, or an empty name for a page of the server's.
   [[nodiscard]] const std::string& name() const { return name_; }

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/posix.hpp"
 #include "common/result.hpp"
 
 namespace filetimer::stacks {
@@ -59,12 +60,10 @@ class ElfFiles {
 // Reads the mapped files of the process only: no separate debug files, no debuginfod. Opens them
 // through /proc/PID/root, because at the same path a worker in another mount namespace has other
 // files than the helper.
-class Unwinder {
+class Unwinder : NotCopied {
  public:
   // Reads the modules of the process, which may run. Fails if the process cannot be read.
   static Result<std::unique_ptr<Unwinder>> prepare(pid_t pid, ElfFiles& files);
-  Unwinder(const Unwinder&) = delete;
-  Unwinder& operator=(const Unwinder&) = delete;
   ~Unwinder();
 
   // Returns the stack of a thread that ptrace has stopped.

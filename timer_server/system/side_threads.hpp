@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "common/posix.hpp"
+
 namespace filetimer {
 
 // Starts a thread that is never joined. Throws a std::system_error if there are no more threads.
@@ -31,7 +33,7 @@ void start_detached_thread(Work work) {
 //
 // A job that hangs costs its thread. Other threads take its place, up to max_threads() of its
 // lane. A job never waits for one of another lane.
-class SideThreads {
+class SideThreads : NotCopied {
  public:
   // What deliver() does with the result of a job; empty: nothing.
   using Delivery = std::function<void()>;
@@ -57,8 +59,6 @@ class SideThreads {
   explicit SideThreads(bool realtime = false);
   // Drops the queued jobs and lets the threads end. A thread owns what it uses.
   ~SideThreads();
-  SideThreads(const SideThreads&) = delete;
-  SideThreads& operator=(const SideThreads&) = delete;
 
   // Queues a job. The job must own everything that it uses. Called on the loop thread.
   void run(Job job, Lane lane = Lane::kQuick);

@@ -10,6 +10,7 @@
 
 #include "common/clock.hpp"
 #include "common/due.hpp"
+#include "common/posix.hpp"
 #include "timer_server/core.hpp"
 
 namespace filetimer {
@@ -65,7 +66,7 @@ class MissedTime {
 // finds it running again, less what the server lost of it. A worker is looked at when one of its
 // deadlines has passed, with the server's looks (looks_for()), and every kLookPeriod while it is
 // halted. A halt that begins and ends between two looks is not noticed.
-class HaltedWorkers {
+class HaltedWorkers : NotCopied {
  public:
   // How often a halted worker is looked at.
   static constexpr Duration kLookPeriod = std::chrono::milliseconds{500};
@@ -78,8 +79,6 @@ class HaltedWorkers {
   static constexpr Duration kFresh = std::chrono::microseconds{500};
 
   explicit HaltedWorkers(Core& core) : core_(core) {}
-  HaltedWorkers(const HaltedWorkers&) = delete;
-  HaltedWorkers& operator=(const HaltedWorkers&) = delete;
 
   // Returns whether a deadline that has passed is deferred, because the worker is halted, or was
   // resumed a moment ago and has a later deadline now; false with --stopped kill. Records the first

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/page_reader.hpp"
+#include "common/posix.hpp"
 #include "common/result.hpp"
 #include "timer_server/core.hpp"
 #include "timer_server/scopes/worker_page.hpp"
@@ -31,13 +32,11 @@ namespace filetimer {
 // page is the process that holds its lock; the folder keeps the owner's identity, so that a worker
 // that loses the lock keeps its page over a restart of the server. A page whose owner has exited is
 // orphaned: its open scopes are recorded as left open, and its file is removed.
-class WatchRegistry {
+class WatchRegistry : NotCopied {
  public:
   // `on_remove` is called before a worker is removed: the owner of its scopes removes them.
   WatchRegistry(Core& core, std::function<void(Worker&)> on_remove)
       : core_(core), on_remove_(std::move(on_remove)) {}
-  WatchRegistry(const WatchRegistry&) = delete;
-  WatchRegistry& operator=(const WatchRegistry&) = delete;
 
   // --- workers ---
 

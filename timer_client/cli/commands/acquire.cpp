@@ -82,8 +82,7 @@ int send_patiently(const ServerLocation& place, const std::function<wire::Reques
 
 // Returns whether the server has the timer already. A server that drains still renews such timers.
 bool is_open(const ServerLocation& place, std::string_view id, pid_t pid) {
-  const auto reading =
-      read_pages(place.run_folder, look_for_server(place.run_folder), ReadStatistics::kNo);
+  const auto reading = read_pages(place.run_folder, ReadStatistics::kNo);
   return reading && std::ranges::any_of(reading->scopes, [&](const ListedScope& scope) {
            return scope.owner->transport == ServedBy::kPipe && scope.owner->pid == pid &&
                   scope.slot.id == id;

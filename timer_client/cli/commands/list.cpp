@@ -53,10 +53,9 @@ std::vector<Straggler> stragglers_among(const std::vector<ListedWorker>& workers
 }
 
 // Returns what is printed of the pages; empty: nothing is open, or has statistics.
-std::string text_of(const FolderReading& reading, bool is_served, const ListOptions& options,
-                    Screen screen) {
+std::string text_of(const FolderReading& reading, const ListOptions& options, Screen screen) {
   if (options.stragglers) {
-    const std::vector<Straggler> found = stragglers_among(reading.workers, is_served);
+    const std::vector<Straggler> found = stragglers_among(reading.workers, reading.server.is_there);
     return options.json ? stragglers_json(found, reading.workers)
                         : stragglers_table(found, reading.workers, screen);
   }
@@ -75,16 +74,15 @@ int run_list(const ListOptions& options) {
     return failed("list: --stats and --stragglers: expected one of them", kExitUsage);
   }
   const RunFolder folder = resolve_run_folder(dir_of_server(options.place));
-  const ServerSeen server = look_for_server(folder.dir);
-  const auto reading = read_pages(folder.dir, server,
-                                  options.statistics   ? ReadStatistics::kYes
-                                  : options.stragglers ? ReadStatistics::kOfEachWorker
-                                                       : ReadStatistics::kNo);
+  const auto reading = read_pages(folder.dir, options.statistics   ? ReadStatistics::kYes
+                                              : options.stragglers ? ReadStatistics::kOfEachWorker
+                                                                   : ReadStatistics::kNo);
   if (!reading) {
     return failed(reading.error().message, kExitFailed);
   }
+  const ServerSeen& server = reading->server;
   Output out;
-  const std::string text = text_of(*reading, server.is_there, options, screen_of(out.fd()));
+  const std::string text = text_of(*reading, options, screen_of(out.fd()));
   out.write(text);
   if (text.empty() && reading->skipped.empty() && !options.stragglers && server.is_there) {
     complain(fmt::format("no {} in '{}'", options.statistics ? "statistics" : "open scopes",

@@ -55,8 +55,8 @@ std::optional<ScopeOwner> owner_of(const LockState& lock, const PageClaims& clai
 
 class FolderReader {
  public:
-  FolderReader(const ServerSeen& server, ReadStatistics with_statistics)
-      : server_(server), with_statistics_(with_statistics) {}
+  FolderReader(const std::string& dir, ReadStatistics with_statistics)
+      : with_statistics_(with_statistics), reading_{.server = look_for_server(dir)} {}
 
   Status read(const std::string& path, ServedBy transport) {
     Directory folder(path);
@@ -111,15 +111,6 @@ class FolderReader {
             owner.pid.value_or(0)};
   }
 
-  // Returns the entry of the worker, which may have several pages. One without a pid has an entry
-  // for each.
-  ListedWorker& worker_of(const ScopeOwner& owner) {
-    const pid_t unknown = -static_cast<pid_t>(workers_.size());  // of no process
-    ListedWorker& worker = workers_[owner.pid.value_or(unknown)];
-    worker.owner = owner;
-    return worker;
-  }
-
   Status read_file(const std::string& folder, const std::string& name, ServedBy transport) {
     if (!is_page_name(name)) {
       return failure("its name is not that of a page");
@@ -142,13 +133,13 @@ class FolderReader {
   void read_page(const PageLayout& page, const PageClaims& claims, const MappedFile& file,
                  ServedBy transport) {
     // A server keeps a page of its own while the worker lives, which may have no pid here.
-    const LockState lock =
-        transport == ServedBy::kPage
-            ? lock_state(file.descriptor()).value_or(LockState{})
-            : LockState{.is_held = server_.is_there && server_.is_in_other_namespace};
+    const LockState lock = transport == ServedBy::kPage
+                               ? lock_state(file.descriptor()).value_or(LockState{})
+                               : LockState{.is_held = reading_.server.is_there &&
+                                                      reading_.server.is_in_other_namespace};
     // In a container, the writer of the page or this process may see another boot id. A page is
     // also of this boot if its worker holds its lock, or if a running server keeps it.
-    const bool is_kept = transport == ServedBy::kPipe ? server_.is_there : lock.is_held;
+    const bool is_kept = transport == ServedBy::kPipe ? reading_.server.is_there : lock.is_held;
     if (claims.boot != boot_ && !is_kept) {
       return;
     }
@@ -161,7 +152,11 @@ class FolderReader {
       return;
     }
     if (with_statistics_ == ReadStatistics::kOfEachWorker) {
-      add_ended_scopes(page, worker_of(*owner).ended);
+      // A worker may have several pages. One without a pid has an entry for each.
+      const pid_t unknown = -static_cast<pid_t>(workers_.size());  // of no process
+      ListedWorker& worker = workers_[owner->pid.value_or(unknown)];
+      worker.owner = *owner;
+      add_ended_scopes(page, worker.ended);
       return;
     }
     const auto shared_owner = std::make_shared<const ScopeOwner>(*owner);
@@ -173,7 +168,7 @@ class FolderReader {
           break;
         }
         if (auto reading = read_slot(page, i, word)) {
-          const Instant due = due_time(*reading, server_.max_timeout);
+          const Instant due = due_time(*reading, reading_.server.max_timeout);
           reading_.scopes.push_back({shared_owner, std::move(*reading), due});
           break;
         }
@@ -181,7 +176,6 @@ class FolderReader {
     }
   }
 
-  const ServerSeen& server_;
   ReadStatistics with_statistics_;
   uid_t owner_ = 0;  // of the folder that is read, and of its pages
   BootId boot_ = this_boot();
@@ -197,9 +191,8 @@ Duration ListedScope::granted() const {
   return due.is_never() ? kForever : std::max(due - since, Duration::zero());
 }
 
-Result<FolderReading> read_pages(const std::string& dir, const ServerSeen& server,
-                                 ReadStatistics with_statistics) {
-  FolderReader reader(server, with_statistics);
+Result<FolderReading> read_pages(const std::string& dir, ReadStatistics with_statistics) {
+  FolderReader reader(dir, with_statistics);
   const std::string pages = fmt::format("{}/{}", dir, kPagesName);
   FILETIMER_TRY(reader.read(pages, ServedBy::kPage));
   // A worker may have replaced the folder.

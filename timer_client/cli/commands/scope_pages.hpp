@@ -54,20 +54,20 @@ struct ListedWorker {
 };
 
 struct FolderReading {
-  std::vector<ListedScope> scopes;  // by rank, pid and age, the oldest first
-  StatisticsByName statistics;
-  std::vector<ListedWorker> workers;  // by rank and pid
-  std::vector<std::string> skipped;   // files that are no pages, with the reason
+  ServerSeen server;
+  std::vector<ListedScope> scopes{};  // by rank, pid and age, the oldest first
+  StatisticsByName statistics{};
+  std::vector<ListedWorker> workers{};  // by rank and pid
+  std::vector<std::string> skipped{};   // files that are no pages, with the reason
 };
 
 // Whether read_pages() reads the sums of statistics over all workers, too, or the scopes of each
 // worker that ended last.
 enum class ReadStatistics { kNo, kYes, kOfEachWorker };
 
-// Reads all pages of the runtime directory `dir`; none if it has no `scopes`. `server`: as
-// look_for_server() returns it.
-Result<FolderReading> read_pages(const std::string& dir, const ServerSeen& server,
-                                 ReadStatistics with_statistics);
+// Looks for the server of the runtime directory `dir`, then reads all pages; none if it has no
+// `scopes`.
+Result<FolderReading> read_pages(const std::string& dir, ReadStatistics with_statistics);
 
 // Returns "skipped a (it is a FIFO), b (...) and 2 more"; empty: no file was.
 std::string skipped_text(const FolderReading& reading);

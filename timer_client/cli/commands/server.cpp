@@ -136,12 +136,9 @@ std::string summary_of(simdjson::dom::object answer) {
     return count_at(answer, key) > 0 ? count(key, what) : std::string();
   };
   std::vector<std::string> powers;
-  simdjson::dom::object may;
-  if (answer.at_key("may").get_object().get(may) == simdjson::SUCCESS) {
-    for (const auto& [power, value] : may) {
-      bool has = false;
-      powers.push_back((value.get_bool().get(has) == simdjson::SUCCESS && has ? "" : "no ") +
-                       with_spaces(power));
+  if (const auto may = value_as<simdjson::dom::object>(answer.at_key("may"))) {
+    for (const auto& [power, value] : *may) {
+      powers.push_back((value_as<bool>(value).value_or(false) ? "" : "no ") + with_spaces(power));
     }
   }
   const std::string word = text_at(answer, "announcement");

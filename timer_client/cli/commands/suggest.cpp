@@ -159,15 +159,15 @@ std::string suggestions_json(const Suggestions& suggestions) {
 // are of other servers.
 int add_living_workers(const Place& place, ScopeHistories& histories) {
   const RunFolder folder = resolve_run_folder(place.dir);
-  const ServerSeen server = look_for_server(folder.dir);
-  const auto reading = read_pages(folder.dir, server, ReadStatistics::kYes);
+  const auto reading = read_pages(folder.dir, ReadStatistics::kYes);
   if (!reading) {
     return failed(reading.error().message, kExitFailed);
   }
   histories.add(reading->statistics);
   complain_of_all({skipped_text(*reading)});
-  if (const std::string below = servers_below(folder.dir); !server.is_there && !below.empty()) {
-    complain(server.why_not + below);
+  const std::string below = servers_below(folder.dir);
+  if (!reading->server.is_there && !below.empty()) {
+    complain(reading->server.why_not + below);
   }
   return kExitDone;
 }

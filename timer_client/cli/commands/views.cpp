@@ -278,9 +278,8 @@ std::string status_page(dom::object answer) {
     hidden.emplace_back("command_pid");  // the server runs no COMMAND
   }
   for (const auto& [key, value] : answer) {
-    dom::object group;
-    if (value.get_object().get(group) == simdjson::SUCCESS) {
-      groups.emplace_back(key, group);
+    if (const auto group = value_as<dom::object>(value)) {
+      groups.emplace_back(key, *group);
       hidden.push_back(key);
     }
   }

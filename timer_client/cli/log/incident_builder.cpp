@@ -251,12 +251,12 @@ class IncidentBuilder {
         continue;
       }
       for (const dom::element element : elements_at(scopes, "ended")) {
-        dom::array pair;
-        if (element.get_array().get(pair) != simdjson::SUCCESS || pair.size() != 2) {
+        const auto pair = value_as<dom::array>(element);
+        if (!pair || pair->size() != 2) {
           continue;
         }
-        const Number ago_s = as_number(pair.at(0).value_unsafe());
-        const Number took_s = as_number(pair.at(1).value_unsafe());
+        const Number ago_s = value_as<double>(pair->at(0));
+        const Number took_s = value_as<double>(pair->at(1));
         if (ago_s && std::abs(*ago_s) <= kLongestScopeS && is_duration(took_s)) {
           worker->scopes.push_back({.begin_s = at_s - *ago_s - *took_s,
                                     .end_s = at_s - *ago_s,
@@ -289,8 +289,9 @@ class IncidentBuilder {
   void take_killed(const Record& record, Worker& worker, double at_s) {
     Number first_s;
     for (const dom::object sent : objects_at(record.fields, "signals")) {
-      const auto pids = mapped(elements_at(sent, "pids"),
-                               [](dom::element pid) { return number_text(as_integer(pid)); });
+      const auto pids = mapped(elements_at(sent, "pids"), [](dom::element pid) {
+        return number_text(value_as<std::int64_t>(pid));
+      });
       const double sent_s =
           time_or(at_s, at_s - seconds_between(integer_at(sent, "mono_ns"), record.mono_ns));
       first_s = first_s.value_or(sent_s);

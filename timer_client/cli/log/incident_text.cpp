@@ -89,7 +89,7 @@ void add_processes(Page& page, std::string_view title, const char* number, const
     for (const dom::object others : objects_at(each, "same_stack")) {
       place.doing = doing_of(others, each);
       for (const dom::element tid : elements_at(others, "tids")) {
-        all.push_back({number_text(as_integer(tid)), place});
+        all.push_back({number_text(value_as<std::int64_t>(tid)), place});
       }
     }
   }

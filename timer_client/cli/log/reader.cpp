@@ -23,8 +23,7 @@ namespace filetimer::cli {
 namespace {
 
 std::string_view view_at(dom::object object, std::string_view key) {
-  std::string_view text;
-  return object.at_key(key).get(text) == simdjson::SUCCESS ? text : std::string_view{};
+  return value_as<std::string_view>(object.at_key(key)).value_or("");
 }
 
 // --- events ---

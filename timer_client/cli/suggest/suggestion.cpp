@@ -24,10 +24,9 @@ std::string job_key(const Record& record) {
 Histogram histogram_at(dom::object object, std::string_view key) {
   Histogram histogram{};
   for (const dom::element element : elements_at(object, key)) {
-    dom::array pair;
-    if (element.get_array().get(pair) == simdjson::SUCCESS && pair.size() == 2) {
-      const std::int64_t begin = as_integer(pair.at(0).value_unsafe()).value_or(0);
-      const std::int64_t scopes = as_integer(pair.at(1).value_unsafe()).value_or(0);
+    if (const auto pair = value_as<dom::array>(element); pair && pair->size() == 2) {
+      const auto begin = value_as<std::int64_t>(pair->at(0)).value_or(0);
+      const auto scopes = value_as<std::int64_t>(pair->at(1)).value_or(0);
       histogram[bucket_of(begin)] += static_cast<std::uint64_t>(std::max<std::int64_t>(scopes, 0));
     }
   }

@@ -72,7 +72,7 @@ constexpr Unit kUnits[] = {{"_s", seconds_text},
 const Unit* unit_of(std::string_view key, element value) {
   const auto unit = std::find_if(std::begin(kUnits), std::end(kUnits),
                                  [&](const Unit& known) { return key.ends_with(known.suffix); });
-  return unit != std::end(kUnits) && (value.is_null() || as_number(value)) ? unit : nullptr;
+  return unit != std::end(kUnits) && (value.is_null() || value_as<double>(value)) ? unit : nullptr;
 }
 
 std::string label_of(std::string_view key, element value) {
@@ -84,19 +84,17 @@ std::string label_of(std::string_view key, element value) {
 
 // Returns the value as text. Of an object it has the values only: the names would fill the line.
 std::string value_text(std::string_view key, element value) {
-  simdjson::dom::array array;
-  simdjson::dom::object object;
-  if (value.get_array().get(array) == simdjson::SUCCESS) {
-    return listed(mapped(array, [](element each) { return value_text({}, each); }), kElementsShown);
+  if (const auto array = value_as<simdjson::dom::array>(value)) {
+    return listed(mapped(*array, [](element each) { return value_text({}, each); }),
+                  kElementsShown);
   }
-  if (value.get_object().get(object) == simdjson::SUCCESS) {
+  if (const auto object = value_as<simdjson::dom::object>(value)) {
     return joined(
-        mapped(object, [](const auto& field) { return value_text(field.key, field.value); }), " ");
+        mapped(*object, [](const auto& field) { return value_text(field.key, field.value); }), " ");
   }
-  if (value.is_string()) {
-    const std::string text = as_text(value);
-    const auto time = key == "time" ? parse_rfc3339(text) : std::nullopt;
-    return time ? time_text(*time) : text;
+  if (const auto text = value_as<std::string_view>(value)) {
+    const auto time = key == "time" ? parse_rfc3339(*text) : std::nullopt;
+    return time ? time_text(*time) : std::string(*text);
   }
   if (value.is_bool()) {
     return simdjson::minify(value) == "true" ? "yes" : "no";
@@ -105,7 +103,8 @@ std::string value_text(std::string_view key, element value) {
     return "none";
   }
   const Unit* unit = unit_of(key, value);
-  return unit != nullptr ? unit->text(as_number(value).value_or(0)) : simdjson::minify(value);
+  return unit != nullptr ? unit->text(value_as<double>(value).value_or(0))
+                         : simdjson::minify(value);
 }
 
 }  // namespace
@@ -259,26 +258,21 @@ std::string backquoted(std::string_view scope) {
   return fmt::format("`{}`", scope);
 }
 
-std::string html_text(std::string_view bytes) {
+std::string html_text(std::string_view bytes, std::size_t most) {
   constexpr std::string_view kMarkup = "&<>\"'";
   constexpr std::string_view kEscaped[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
+  const std::string text = valid_utf8(bytes);
+  std::size_t characters = 0;
+  std::size_t end = 0;
+  while (end < text.size() && (is_continuation(text[end]) || characters++ < most)) {
+    ++end;
+  }
   std::string html;
-  for (const char byte : printable(bytes)) {
+  for (const char byte : printable(std::string_view(text).substr(0, end))) {
     const std::size_t at = kMarkup.find(byte);
     html += at == kMarkup.npos ? std::string_view(&byte, 1) : kEscaped[at];
   }
-  return html;
-}
-
-std::string html_text(std::string_view bytes, std::size_t most) {
-  const std::string text = valid_utf8(bytes);
-  std::size_t characters = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (!is_continuation(text[i]) && characters++ == most) {
-      return html_text(std::string_view(text).substr(0, i)).append(kDots);
-    }
-  }
-  return html_text(text);
+  return html.append(end < text.size() ? kDots : "");
 }
 
 // --- pages ---
@@ -374,11 +368,11 @@ void add_fields(Page& page, const simdjson::dom::object& object,
 }
 
 std::string field_text(const simdjson::dom::object& object, std::string_view key) {
-  element value;
-  if (object.at_key(key).get(value) != simdjson::SUCCESS || value.is_null()) {
+  const auto value = value_as<element>(object.at_key(key));
+  if (!value || value->is_null()) {
     return {};
   }
-  return joined({value.is_string() ? "" : label_of(key, value), value_text(key, value)}, " ");
+  return joined({value->is_string() ? "" : label_of(key, *value), value_text(key, *value)}, " ");
 }
 
 }  // namespace filetimer::cli

@@ -76,13 +76,10 @@ std::string with_spaces(std::string_view name);
 // Returns "`step`".
 std::string backquoted(std::string_view scope);
 
-// Returns `bytes` for an element or a quoted attribute. Characters that would be markup are
-// escaped. Bytes that are not UTF-8, control characters and those that change the direction of the
-// text become visible: \xHH, \u202e.
-std::string html_text(std::string_view bytes);
-
-// Returns the first `most` characters of `bytes` in the same way, with "..." if there are more.
-std::string html_text(std::string_view bytes, std::size_t most);
+// Returns the first `most` characters of `bytes`, with "..." if there are more, for an element or a
+// quoted attribute. Characters that would be markup are escaped. Bytes that are not UTF-8, control
+// characters and those that change the direction of the text become visible: \xHH, \u202e.
+std::string html_text(std::string_view bytes, std::size_t most = std::string_view::npos);
 
 // --- pages ---
 

@@ -476,7 +476,8 @@ bool open_timer(PyObject* self, Use use) {
       client = open_client(scope.client.get());
     }
     if (client != nullptr) [[likely]] {
-      opening->timer = timer_for(*client, scope, *opening);
+      // In place, since that costs less than a move. The timer that was there is not open.
+      new (&opening->timer) TimerScope(timer_for(*client, scope, *opening));
     }
   } catch (...) {
     if (opening != &scope.first) {
