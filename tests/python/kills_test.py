@@ -48,24 +48,15 @@ class Releases(ServerCase):
         killed = self.record("killed", worker.pid)
         self.assertEqual((killed["verdict"], killed["reason"]), ("spared", "released late, but before the signal"))
 
-
     def test_none_is_written_to_the_pipe_of_a_server_that_reads_it_no_more(self):
-        reading, writing = os.pipe()
-        for each in reading, writing:
-            self.addCleanup(os.close, each)
-        room = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
-        os.write(writing, bytes(room))  # the server's last message waits for 0.2 s
-        self.server.close()
-        server = subprocess.Popen([SERVER, "--dir", self.dir, "--log-level", "debug"], stdout=subprocess.PIPE,
-                                  stderr=writing)
-        self.addCleanup(suite.end, server)
-        server.stdout.readline()  # it is ready
-        with open(self.server.fifo, "wb", buffering=0) as pipe:
-            server.terminate()
-            suite.wait_until(lambda: not os.path.exists(self.server.fifo))
-            time.sleep(0.1)
-            with self.assertRaises(BrokenPipeError):
+        self.slow_server("sendto,sendmsg", "delay_enter", 5_000_000)  # what comes after the last reading
+        with open(self.server.fifo, "wb", buffering=0) as pipe, self.assertRaises(BrokenPipeError):
+            self.addCleanup(suite.end, subprocess.Popen([CLIENT, "shutdown", "--dir", self.dir]))
+            while True:
                 pipe.write(b'{"version": 1, "pid": 1, "scope_id": "x", "expiration_time": -1, "signal": 0}\n')
+                time.sleep(0.01)
+        time.sleep(1)  # a server that keeps the pipe to its end has ended by then
+        self.assertNotIn(suite.state_of(self.server.pid), ("", "Z"))
 
 
 class FullDisk(ServerCase):
@@ -531,8 +522,8 @@ class SavedScopes(WithoutMemory):
         with open(self.server.fifo, "w") as pipe:
             for number in range(400):
                 self.write(pipe, many, str(number), 600)
+            suite.wait_until(saved.exists)
             self.client("ping")
-            self.assertTrue(saved.exists())
             # From now on the server has memory for the time that each scope gets back.
             os.kill(self.server.pid, signal.SIGSTOP)
             time.sleep(1.5)

@@ -309,6 +309,7 @@ TEST_CASE("a server whose directory another one has taken leaves the scopes of t
     next->barrier();
   }
   const std::string saved = fmt::format("{}/scopes/server/{}", next->dir(), other.pid());
+  REQUIRE(wait_until([&] { return fs::exists(saved); }));  // in the iteration after the answer
   const auto file = filetimer::identity_of(saved);
   const auto paged = page_worker(next->dir(), "w-1");
   paged->ask("open 0 far 3600000");
