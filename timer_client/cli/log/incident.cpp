@@ -76,9 +76,11 @@ bool is_deeper(const WorkerAt& scope, const WorkerAt& than) {
   return scope.elapsed_s && scope.elapsed_s <= than.elapsed_s;
 }
 
-// Returns whether a scope has been renewed, as a heartbeat is, and is in time: its thread runs.
-bool is_beating(const WorkerAt& scope) {
-  return scope.timeout_s && scope.elapsed_s > scope.timeout_s && scope.remaining_s > 0;
+// Returns whether a scope is in time and was renewed, as a heartbeat is, after the thread of
+// `other` had entered its scope: its own thread runs.
+bool has_beaten_since(const WorkerAt& scope, const WorkerAt& other) {
+  return scope.timeout_s && scope.elapsed_s > scope.timeout_s && scope.remaining_s > 0 &&
+         *scope.timeout_s - *scope.remaining_s < other.elapsed_s;
 }
 
 // Returns whether a scope of no known thread, as that of `timer_client run`, may have the other one
@@ -90,8 +92,8 @@ bool may_surround(const WorkerAt& scope, const WorkerAt& other) {
 // Returns whether a thread in `one` says more about the incident than one in `other`: its deadline
 // is next, unless one of the two is known to run, or may be around the other.
 bool is_nearer_to_its_end(const WorkerAt& one, const WorkerAt& other) {
-  if (is_beating(one) != is_beating(other)) {
-    return is_beating(other);
+  if (has_beaten_since(one, other) != has_beaten_since(other, one)) {
+    return has_beaten_since(other, one);
   }
   if (may_surround(one, other) || may_surround(other, one)) {
     return may_surround(other, one);
