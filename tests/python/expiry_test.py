@@ -579,6 +579,25 @@ with late("outer"), late("inner"):
             say(error.scope)
 """, says="outer\ninner\n", FILETIMER_LOG_LEVEL="error")
 
+    test_a_signal_that_comes_while_the_handler_runs_takes_no_exception_away = soft_test("""
+from filetimer import _expiry
+alone = filetimer.Client(os.environ["FILETIMER_DIR"] + "-alone")  # no server sends a signal
+looks, is_due = [], _expiry._is_due
+def look(times):
+    looks.append(times)
+    if len(looks) == 2:
+        signal.raise_signal(_expiry._number)
+    return is_due(times)
+with alone.expires(0.1, "outer", on_expiry="raise"), alone.expires(0.1, "inner", on_expiry="raise"):
+    time.sleep(0.2)
+    _expiry._is_due = look
+    for wait in (lambda: signal.raise_signal(_expiry._number), lambda: time.sleep(1)):
+        try:
+            wait()
+        except filetimer.ScopeExpired as error:
+            say(error.scope)
+""", says="outer\ninner\n", FILETIMER_LOG_LEVEL="error")
+
     test_a_signal_of_another_sender_has_no_effect = soft_test("""
 with soft(60):
     pass

@@ -10,7 +10,7 @@ import time
 
 import filetimer
 import suite
-from harness import BOUND_S, CLIENT, NATIVE_HANDLER, ServerCase, worker_test
+from harness import BOUND_S, CLIENT, NATIVE_HANDLER, ServerCase, with_slow, worker_test
 
 HANG = """
 def hang_in_thread():
@@ -287,6 +287,25 @@ expire()
         with filetimer.expires(60):
             pass
         """)
+
+    def test_a_fault_that_the_program_handles_meanwhile_is_handled(self):
+        # A runtime may handle faults of its own. Here a handler returns until the memory can be read.
+        self.run_worker("""
+            import ctypes, mmap
+            from filetimer import _stacks
+            filetimer.configure()
+            [(_, number)] = _stacks._offered.values()
+            libc, page, into = ctypes.CDLL(None), mmap.mmap(-1, mmap.PAGESIZE), ctypes.create_string_buffer(8)
+            start = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(page)))
+            libc.mprotect(start, mmap.PAGESIZE, 0)
+            signal.signal(signal.SIGSEGV, lambda *_: None)
+            thread = threading.Thread(target=libc.memcpy, args=(into, start, 8))
+            thread.start()
+            time.sleep(0.1)
+            signal.pthread_kill(threading.get_ident(), number)
+            libc.mprotect(start, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE)
+            thread.join()
+            """, prefix=with_slow("rt_sigaction", "delay_exit", 10_000))
 
     def test_pages_and_stacks_of_a_process_that_closed_its_descriptors_are_in_no_file_of_the_program(self):
         self.server.close()

@@ -90,10 +90,9 @@ class RaisingScope(_native.Scope):
             # Without those that other threads have left and let go: _forget() has kept them.
             _entered[:] = [*(each for each in _entered if each() is not None), weakref.ref(self)]
 
-    def _next_to_raise(self) -> Times | None:
-        """Returns the times of the entry that has to raise now; None: each has that is due."""
-        due = sorted(filter(_is_due, self._all_times()), key=_turn)
-        return due[self._raised] if self._raised < len(due) else None
+    def _to_raise(self) -> list[Times]:
+        """Returns the times of the entries that are due and have not raised; first the one that is next."""
+        return sorted(filter(_is_due, self._all_times()), key=_turn)[self._raised:]
 
     def _forget_raised(self, times: Times | None) -> bool:
         """Returns whether the entry that had these times, and has ended or was renewed, had raised."""
@@ -167,14 +166,18 @@ def _handle(number: int, frame: FrameType | None) -> None:
     _is_waiting = _is_in_own_code(frame)
     if _is_waiting:
         return  # the native part sends the signal again
-    scopes = [scope for reference in list(_entered) if (scope := reference()) is not None]
-    for scope in scopes:
-        if (times := scope._next_to_raise()) is not None:
-            scope._raised += 1
-            if not any(each._next_to_raise() for each in scopes):  # else it is sent again for that one
-                _native._stop_sending()
-            raise ScopeExpired(scope.name, times.timeout, times.elapsed)
-    _native._stop_sending()
+    due = [(scope, times) for reference in list(_entered) if (scope := reference()) is not None
+           for times in scope._to_raise()]
+    if len(due) < 2:  # else it is sent again for the next one
+        _native._stop_sending()
+    if due:
+        scope, times = due[0]
+        error = ScopeExpired(scope.name, times.timeout, times.elapsed)
+        try:
+            scope._raised += 1  # just before it raises: this handler may run within itself
+            raise error
+        finally:
+            del error  # it refers to this frame
 
 
 def _ignore_signal() -> None:

@@ -171,6 +171,7 @@ void write_stacks_guarded(int signal) {
   struct sigaction action {};
   action.sa_sigaction = end_stacks_at_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  ::sigaction(SIGSEGV, nullptr, &g_handler_of_faults);  // known before another thread may need it
   ::sigaction(SIGSEGV, &action, &g_handler_of_faults);
   if (sigsetjmp(g_before_stacks, 1) == 0) {
     g_write_stacks[static_cast<std::size_t>(signal)](signal);
