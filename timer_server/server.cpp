@@ -19,7 +19,7 @@ namespace {
 
 // How long the log may take to reach the disk when all else has ended.
 constexpr Duration kLastSyncLimit = std::chrono::seconds{2};
-// When the next iteration comes after one that threw an exception.
+// When the next iteration comes after one that threw an exception, or left something undone.
 constexpr Duration kAfterFailure = std::chrono::milliseconds{100};
 // A look whether a worker is halted takes less.
 constexpr Duration kLookTime = std::chrono::microseconds{60};
@@ -236,6 +236,9 @@ Instant Server::carry_out(Instant woke) {
   }
   if (life_.judges()) {
     next = std::min(next, scan_.next());
+  }
+  if (registry_.has_exited_workers()) {
+    next = std::min(next, now + kAfterFailure);
   }
   return std::min({next, next_sweep_, core_.desk.next(), inbox_.next(), halted_.next(),
                    core_.rejections.next_report(), children_.next(), control_.next(),

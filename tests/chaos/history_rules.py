@@ -414,8 +414,8 @@ class HistoryJudge:
             self.report("one-verdict", scope.whose(), "its worker ended inside it, and there is no record")
 
     def was_watched(self, worker):
-        """Else its client has removed its page, of which no server knew, when the worker exited; or its page was removed
-        before."""
+        """Else its client has removed its page, of which no server knew, when the worker exited; or pages were removed
+        since."""
         first = worker.calls[0].end if worker.calls else worker.ended
         return not any(first < removed for removed in self.removals_of_pages) and any(
             server.ready < worker.ended and (not worker.calls or server.alive_until > first + LOOK) and

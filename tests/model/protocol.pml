@@ -757,7 +757,7 @@ end:
        kill_next() }
 
   /* Kills::record_verdicts()
-   * code: timer_server/kills/kills.cpp Kills::record_verdicts 247081dc */
+   * code: timer_server/kills/kills.cpp Kills::record_verdicts 78b91aa6 */
   :: d_step { server_at == RECORD -> is_recorded[scope_in[i]] = true; server_at = SIGNAL }
   /* Kills::find_releases(), released_late_at(), signal_stopped(), end(). The worker is alive
    * afterwards, as with --dry-run, signal 0, or a signal that it survives.

@@ -366,6 +366,33 @@ class NewScopes(WithoutMemory):
         suite.wait_until(lambda: "last" in self.open_scopes(worker.pid))
 
 
+class EvidenceOfOthers(WithoutMemory):
+    over = 4096  # less than the environment of the command takes
+    options = (*WithoutMemory.options, "--evidence-command", "true")
+
+    def setUp(self):
+        with unittest.mock.patch.dict(os.environ, {f"VARIABLE_{number}": "" for number in range(300)}):
+            super().setUp()
+
+    def test_an_incident_for_which_it_cannot_be_collected_is_recorded(self):
+        worker = self.start_worker("""
+            with filetimer.expires(60):
+                pass
+            say("ready")
+            sys.stdin.readline()
+            with filetimer.expires(0.3):
+                time.sleep(60)
+            """)
+        worker.stdout.readline()
+        self.client("ping")  # then the server has read its page
+        self.flag.touch()
+        self.addCleanup(self.flag.unlink, missing_ok=True)
+        print(file=worker.stdin, flush=True)
+        self.assertEqual(worker.wait(timeout=suite.BOUND_S), -signal.SIGKILL)
+        self.flag.unlink()
+        self.assertEqual(self.record("incident")["workers"], 1)
+
+
 class NewWorkers(WithoutMemory):
     over = 900  # less than the server needs for a new worker
 
@@ -493,6 +520,29 @@ class Hooks(WithoutMemory):
         self.assertEqual(self.record("hook").get("exit_status"), 7)
 
 
+class EndsWithoutSweeps(WithoutMemory):
+    over = 4096  # less than a look at the scopes takes
+    options = ("--evidence", "none", "--max-interval", "1h")
+
+    def test_the_scopes_that_a_worker_leaves_open_are_recorded_soon_when_there_is_memory(self):
+        worker = self.start_worker("""
+            scopes = [filetimer.Scope(3600, "far") for _ in range(300)]
+            for each in scopes:
+                each.acquire()
+            say("inside")
+            time.sleep(60)
+            """)
+        worker.stdout.readline()
+        self.client("ping")  # then the server has read its page
+        self.flag.touch()
+        self.addCleanup(self.flag.unlink, missing_ok=True)
+        begun = self.sleeps_of_server()
+        suite.end(worker)
+        suite.wait_until(lambda: self.sleeps_of_server() > begun + 5)  # it looks at the end until it has memory
+        self.flag.unlink()
+        suite.wait_until(lambda: len(self.records("left_open")) == 300)
+
+
 class EvidenceCommands(WithoutMemory):
     over = 12_000  # less than the record of the command has
     options = (*WithoutMemory.options, "--evidence-timeout", "1s", "--evidence-command",
@@ -506,6 +556,32 @@ class EvidenceCommands(WithoutMemory):
                 time.sleep(60)
             """)
         self.assertEqual(worker.wait(timeout=suite.BOUND_S), -signal.SIGKILL)
+
+
+class IncidentRecords(WithoutMemory):
+    over = 4096  # less than the record has
+
+    def test_one_lists_each_scope_that_has_ended_once(self):
+        worker = self.start_worker("""
+            for number in range(50):
+                with filetimer.expires(60, f"step {number}"):
+                    pass
+            say("ready")
+            sys.stdin.readline()
+            with filetimer.expires(0.3, "hung"):
+                time.sleep(60)
+            """)
+        worker.stdout.readline()
+        self.client("ping")  # then the server has read its page
+        self.flag.touch()
+        self.addCleanup(self.flag.unlink, missing_ok=True)
+        print(file=worker.stdin, flush=True)
+        self.assertEqual(worker.wait(timeout=suite.BOUND_S), -signal.SIGKILL)
+        begun = self.sleeps_of_server()
+        suite.wait_until(lambda: self.sleeps_of_server() > begun + 10)  # it has tried to make the record
+        self.flag.unlink()
+        incident = self.record("incident")
+        self.assertEqual([len(each["ended"]) for each in incident["ended_scopes"]], [1] * 50)
 
 
 class SavedScopes(WithoutMemory):

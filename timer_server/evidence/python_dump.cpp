@@ -32,7 +32,7 @@ constexpr std::uint64_t bit_of(int signal) {
 }
 
 // Returns the signal of the page if the process catches it, or why it may not be sent. `threads`: a
-// process with fewer ones is about to exit or to start another program, which the signal would end.
+// process with fewer may be about to exit, or to start another program, which the signal would end.
 Result<int> check_signal(const Process& process, const PythonDump& dump, int threads = 0) {
   const std::uint32_t wanted = dump.signal;
   const int signal = wanted <= 64 ? static_cast<int>(wanted) : 0;

@@ -126,8 +126,8 @@ void Incidents::read_worker(const Worker& worker) {
   std::size_t count = 0;
   std::vector<SlotReading> scopes =
       core_.policy.open_scopes_of(worker, incident_share(core_.workers.count()), &count);
-  last_->omitted += count - std::min(scopes.size(), count);
   last_->workers.push_back({worker, std::move(scopes), {}, worker.pages});
+  last_->omitted += count - std::min(last_->workers.back().scopes.size(), count);
 }
 
 void Incidents::finish() {
@@ -138,14 +138,16 @@ void Incidents::finish() {
 
 void Incidents::record() {
   read_workers(false);
-  for (const auto& process : std::exchange(unread_, {})) {
-    if (const Worker* const worker = core_.workers.find(*process)) {
+  for (; !unread_.empty(); unread_.pop_back()) {
+    if (const Worker* const worker = core_.workers.find(*unread_.back())) {
       read_worker(*worker);
       ++last_->read_late;
     }
   }
   // No signal waits for this. What a worker has ended since the verdict is listed, too.
+  last_->ended_omitted = 0;
   for (WorkerScopes& worker : last_->workers) {
+    worker.ended.clear();  // of an attempt for which there was no memory
     for (const auto& page : worker.pages) {
       page->add_ended_scopes(worker.ended);
     }

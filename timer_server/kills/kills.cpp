@@ -307,13 +307,13 @@ bool Kills::record_verdicts(Instant now) {
         order.record_number = core_.log->append(std::move(records));
       }
       kill->stage = Stage::kRecorded;
+      has_any = true;
       find_releases(*kill);
       kill->gathering_until = now + evidence_limit;
       if (policy_.evidence != EvidenceLevel::kNone && !order.has_evidence) {
         start_evidence(*kill, now);
       }
       start_evidence_of_others(order, now);
-      has_any = true;
     });
   }
   return has_any;

@@ -311,7 +311,7 @@ bool KillFiles::append(const std::string& id, std::span<const std::string> recor
   }
   text += stage + '\n';
   const std::string path = path_of(id);
-  const int flags = O_WRONLY | O_APPEND | O_NOFOLLOW | (is_first ? O_CREAT : 0);
+  const int flags = O_WRONLY | O_APPEND | O_NOFOLLOW | (is_first ? O_CREAT | O_TRUNC : 0);
   UniqueFd file = open_file(path.c_str(), flags, 0600);
   if (!file && errno != ENOENT) {
     file = open_file(path.c_str(), flags, 0600);  // no descriptor was left, perhaps

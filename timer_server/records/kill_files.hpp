@@ -87,7 +87,7 @@ class KillFiles {
 
   // Note the verdicts of a kill, that its records are synced, its evidence, a late release, a
   // signal, the scopes that the kill has cancelled, and the outcome. `id` is that of the kill's
-  // first expiry.
+  // first expiry. begin() may be called again, as after a lack of memory for the log.
   void begin(const WorkerIdentity& worker, std::span<const Expiry> expiries,
              std::span<const std::string> records, bool is_dry_run = false);
   void note_recorded(const std::string& id);

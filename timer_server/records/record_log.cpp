@@ -75,15 +75,22 @@ Instant RecordLog::oldest_of(const std::list<Entry>& entries) {
 
 std::uint64_t RecordLog::append(std::span<std::string> records, std::size_t most_bytes) {
   const Instant now = Instant::now();
-  const MutexLock lock(mutex_);
+  std::list<Entry> entries;  // all of the records, or none for want of memory
   for (std::string& record : records) {
     record += '\n';
-    if (queued_bytes_ + record.size() > most_bytes) {
+    entries.push_back({0, now, std::move(record)});
+  }
+  const MutexLock lock(mutex_);
+  while (!entries.empty()) {
+    Entry& entry = entries.front();
+    if (queued_bytes_ + entry.line.size() > most_bytes) {
       ++lost_;
+      entries.pop_front();
       continue;
     }
-    queued_bytes_ += record.size();
-    queue_.push_back({++last_number_, now, std::move(record)});
+    queued_bytes_ += entry.line.size();
+    entry.number = ++last_number_;
+    queue_.splice(queue_.end(), entries, entries.begin());
   }
   if (has_work()) {
     work_.notify_one();

@@ -106,7 +106,8 @@ class PipePage final : public WorkerPage {
     std::string id;
     bool has_saved_name = false;  // the file has it
   };
-  // A slot that no scope has, and that is still open in the file: no other scope takes it before.
+  // A slot that no scope has, and that is open in the file until end_cancelled(): no other scope
+  // takes it until then.
   struct Cancelled {
     SlotNumber slot = 0;
     std::int64_t word = 0;

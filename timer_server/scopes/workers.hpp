@@ -30,7 +30,7 @@ namespace filetimer {
 // A worker as records name it; outlives the worker's place in the table.
 struct WorkerIdentity {
   std::shared_ptr<const Process> process;
-  // Empty until a side thread has read them. Shared with the records that wait for them.
+  // What the pages claim, until a side thread has read them. Shared with the records that wait.
   std::shared_ptr<WorkerFacts> facts = std::make_shared<WorkerFacts>();
 };
 

@@ -60,6 +60,8 @@ class WatchRegistry : NotCopied {
   // release that a worker wrote before its exit must be read first. One for which there is no
   // memory is removed by a later call.
   void remove_exited_workers();
+  // Returns whether it left one.
+  [[nodiscard]] bool has_exited_workers() const { return !exited_.empty(); }
   void remove(Worker& worker) {
     on_remove_(worker);
     core_.workers.remove(worker);
