@@ -142,8 +142,8 @@ class Worker {
     const iovec line{last_.data(), last_.size()};
     (void)!::writev(kHistory, &line, 1);
   }
-  // Returns the number of the call, the time at which it begins: another program of this process
-  // goes on with larger ones.
+  // Returns the number of the call, the time at which it begins. So the numbers also rise over an
+  // exec.
   std::int64_t begin(const std::string& fields) {
     const std::int64_t number = filetimer::Instant::now().ns;
     note(number, fields);

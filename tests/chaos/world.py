@@ -106,7 +106,7 @@ class History:
         return line
 
     def begin(self, op, **fields):
-        """Returns the number of the call, the time at which it begins: another program goes on with larger ones."""
+        """Returns the number of the call, the time at which it begins. So the numbers also rise over an exec."""
         number = now()
         self.note(n=number, op=op, **fields)
         return number

@@ -183,12 +183,10 @@ bool Commands::is_gathering(const std::string& incident) const {
 void Commands::end_commands(Instant now) {
   std::erase_if(commands_, [&](const auto& command) {
     bool is_over = false;
-    bool has_failed = true;
-    messages::guard([&] {  // no kill waits for memory for the record of a command
-      is_over = step(*command, now);
-      has_failed = false;
-    });
-    command->next_step_at = has_failed ? now + kReapHookAgain : command->next_step_at;
+    // No kill waits for memory for the record of a command.
+    if (!messages::guard([&] { is_over = step(*command, now); })) {
+      command->next_step_at = now + kReapHookAgain;
+    }
     return is_over;
   });
 }

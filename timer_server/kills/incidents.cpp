@@ -107,13 +107,9 @@ void Incidents::read_workers(bool has_verdicts) {
     if (worker.is_dying()) {
       return;  // it is in the incident that it is killed for
     }
-    bool is_read = false;
-    if (worker.has_kill() || Instant::now() < until) {
-      messages::guard([&] {  // no signal waits for memory for the list of a worker
-        read_worker(worker);
-        is_read = true;
-      });
-    }
+    // No signal waits for memory for the list of a worker.
+    const bool is_read = (worker.has_kill() || Instant::now() < until) &&
+                         messages::guard([&] { read_worker(worker); });
     if (!is_read) {
       unread_.push_back(worker.process);
     }

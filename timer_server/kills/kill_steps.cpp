@@ -63,13 +63,11 @@ Instant Kills::take_steps(Instant now, Instant woke) {
   do {
     next = Instant::never();
     for (const auto& kill : kills_) {
-      bool has_failed = true;
-      messages::guard([&] {  // the other kills go on
+      const bool is_done = messages::guard([&] {  // the other kills go on
         while (step(*kill, now, woke)) {
         }
-        has_failed = false;
       });
-      if (has_failed) {
+      if (!is_done) {
         next = std::min(next, now + kStepAgain);
       } else if (kill->stage != Stage::kEnded) {
         next = std::min(next, kill->next_step_at);

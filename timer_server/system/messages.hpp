@@ -45,13 +45,15 @@ inline constexpr Say<Level::kInfo> info{};
 inline constexpr Say<Level::kDebug> debug{};
 
 // Calls `work`, and reports an exception: other workers must stay watched when memory or
-// descriptors run out.
+// descriptors run out. Returns whether there was none.
 template <class Work>
-void guard(Work&& work) {
+bool guard(Work&& work) {
   try {
     work();
+    return true;
   } catch (const std::exception& exception) {
     error("{}; the server continues", exception.what());
+    return false;
   }
 }
 

@@ -175,16 +175,13 @@ void WatchRegistry::read_facts(const Worker& worker) {
 
 void WatchRegistry::remove_exited_workers() {
   std::erase_if(exited_, [this](pid_t pid) {
-    bool is_done = false;
-    messages::guard([&] {  // no deadline waits for one for which there is no memory
+    return messages::guard([&] {  // no deadline waits for one for which there is no memory
       // The pid may be in use again by now.
       Worker* const worker = core_.workers.find(pid);
       if (worker != nullptr && !worker->process->is_alive()) {
         remove(*worker);
       }
-      is_done = true;
     });
-    return is_done;
   });
 }
 

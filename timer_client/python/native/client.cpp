@@ -185,9 +185,9 @@ void write_stacks_guarded(int signal) {
 // The handler of a signal for stacks. faulthandler would write to whatever file has the number now.
 void write_stacks(int signal) {
   const int error = errno;
-  pid_t nobody = 0;  // if another thread writes stacks for another signal, faulthandler writes none
+  pid_t no_thread = 0;  // while another one writes stacks for another signal, none are written
   if (stacks_offers.is_same(signal) &&
-      g_stacks_writer.compare_exchange_strong(nobody, ::gettid(), std::memory_order_relaxed)) {
+      g_stacks_writer.compare_exchange_strong(no_thread, ::gettid(), std::memory_order_relaxed)) {
     write_stacks_guarded(signal);
     g_stacks_writer.store(0, std::memory_order_relaxed);
   }
