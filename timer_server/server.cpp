@@ -164,11 +164,11 @@ void Server::judge(Instant woke) {
   }
   if (has_failed_) {
     kills_.take_back_lost_verdicts();
-    has_failed_ = false;
   }
   DeadlineScan::Found found = scan_.run(woke, next_sweep_);
   warnings_.note(std::move(found.soft));
-  kills_.carry_out(found, ClockReading::now());  // before anything else that may fail
+  // Before anything else that may fail.
+  has_failed_ = !kills_.carry_out(found, ClockReading::now());
   for (const DeadlineScan::LostPage& lost : found.lost) {
     if (registry_.has(*lost.page)) {
       registry_.remove_page(*lost.worker, *lost.page,
@@ -187,7 +187,9 @@ void Server::judge(Instant woke) {
     scan_.want_by(look);
   }
   kills_.sample(found.soon, woke);
-  if (found.next != nullptr && !found.due.empty()) {
+  if (has_failed_) {
+    scan_.want_by(woke + kAfterFailure);
+  } else if (found.next != nullptr && !found.due.empty()) {
     core_.wants_scan = true;  // in the next iteration: now signals wait
   } else if (found.next != nullptr) {
     HaltedWorkers::look_ahead(*found.next);

@@ -99,7 +99,7 @@ class Server {
   MetricsFile metrics_file_;
 
   Instant next_sweep_;
-  bool has_failed_ = false;  // the last iteration, perhaps after verdicts
+  bool has_failed_ = false;  // the last iteration or the begin of a kill, perhaps after verdicts
   std::string stop_reason_ = "COMMAND ended";
   int stop_signal_ = 0;  // the last SIGTERM or SIGINT; 0: none came
   std::vector<EventSource> sources_;

@@ -406,6 +406,33 @@ class NewWorkers(WithoutMemory):
         self.assertEqual(worker.wait(timeout=suite.BOUND_S), -signal.SIGKILL)
 
 
+class Begins(WithoutMemory):
+    over = 4096  # less than the scopes take that a record of the verdict lists
+
+    def test_kills_that_cannot_begin_hold_up_no_other(self):
+        inside, hung = ([self.start_worker("time.sleep(600)") for _ in range(4)] for _ in range(2))
+        due = time.time() + 2
+        with open(self.server.fifo, "w") as pipe:
+            for worker in inside:
+                for number in range(100):
+                    self.write(pipe, worker, f"far {number}", 600)
+            for worker in inside + hung:
+                self.write(pipe, worker, "step", 0, expiration_time=due)  # all of one scan
+            self.client("ping")
+            self.flag.touch()
+            self.addCleanup(self.flag.unlink, missing_ok=True)
+        for worker in hung:
+            self.assertEqual(worker.wait(timeout=suite.BOUND_S), -signal.SIGKILL)
+        begun = self.sleeps_of_server()
+        suite.wait_until(lambda: self.sleeps_of_server() > begun + 10)
+        self.assertEqual([each.poll() for each in inside], [None] * 4)
+        self.flag.unlink()
+        for worker in inside:
+            self.assertEqual(worker.wait(timeout=suite.BOUND_S), -signal.SIGKILL)
+        suite.wait_until(lambda: len(self.records("killed")) == 8)
+        self.assertEqual(len(self.records("expired")), 8)
+
+
 class Outcomes(WithoutMemory):
     over = 900  # less than a record has
     options = (*WithoutMemory.options, "--kill", "process")
@@ -541,6 +568,28 @@ class EndsWithoutSweeps(WithoutMemory):
         suite.wait_until(lambda: self.sleeps_of_server() > begun + 5)  # it looks at the end until it has memory
         self.flag.unlink()
         suite.wait_until(lambda: len(self.records("left_open")) == 300)
+
+
+class Statistics(WithoutMemory):
+    over = 16_000  # less than the record of 100 scopes has
+
+    def test_the_statistics_of_a_worker_are_recorded_when_there_is_memory(self):
+        worker = self.start_worker("""
+            for number in range(100):
+                with filetimer.expires(60, f"step {number}"):
+                    pass
+            say("done")
+            time.sleep(60)
+            """)
+        worker.stdout.readline()
+        self.client("ping")  # then the server has read its page
+        self.flag.touch()
+        self.addCleanup(self.flag.unlink, missing_ok=True)
+        begun = self.sleeps_of_server()
+        suite.end(worker)
+        suite.wait_until(lambda: self.sleeps_of_server() > begun + 5)
+        self.flag.unlink()
+        self.assertEqual(len(self.record("worker_ended")["scopes"]), 100)
 
 
 class EvidenceCommands(WithoutMemory):

@@ -184,8 +184,9 @@ void Kills::note_means(Kill& kill, const KillState::Means& means) {
     const Instant opened_by = is_final || sent.empty() ? Instant::never() : sent.front().when.mono;
     // The next server asks long after the signal.
     const Instant due_by = is_final ? Instant{} : std::min(Instant::now(), opened_by);
-    std::ranges::move(worker->pipe->cancel_all(due_by, opened_by),
-                      std::back_inserter(kill.order.cancelled));
+    std::vector<std::string>& cancelled = kill.order.cancelled;
+    cancelled.reserve(cancelled.size() + worker->pipe->watched_count());  // all names, or none
+    std::ranges::move(worker->pipe->cancel_all(due_by, opened_by), std::back_inserter(cancelled));
   }
 }
 

@@ -87,12 +87,13 @@ Kills::Kills(Core& core, Warnings& warnings, Commands& commands)
       incidents_(core),
       excluded_(this_process_and_ancestors()) {}
 
-void Kills::carry_out(const DeadlineScan::Found& found, const ClockReading& now) {
+bool Kills::carry_out(const DeadlineScan::Found& found, const ClockReading& now) {
   if (!found.due.empty()) {
     look_for_ancestors(now.mono);
   }
+  bool has_begun_all = true;
   for (const DeadlineScan::DueWorker& due : found.due) {
-    start_kill(due, now);
+    has_begun_all &= messages::guard([&] { start_kill(due, now); });  // the others must be begun
   }
   for (Worker* const worker : found.held_up) {
     if (const auto kill = kill_of_.find(worker->process.get()); kill != kill_of_.end()) {
@@ -115,6 +116,7 @@ void Kills::carry_out(const DeadlineScan::Found& found, const ClockReading& now)
       kill->next_step_at = is_held_up ? std::min(kill->next_step_at, end) : end;
     }
   }
+  return has_begun_all;
 }
 
 void Kills::take_back_lost_verdicts() {
@@ -206,9 +208,6 @@ void Kills::start_kill(const DeadlineScan::DueWorker& due, const ClockReading& n
     expiry->id = core_.records.next_id(Records::Named::kExpiry);
     expiry->incident = incidents_.add(expiry->id, now);
     expiry->judged = now.mono;
-    ++core_.counters.expired[expiry->scope.name];
-    core_.counters.lateness.add(
-        std::max(expiry->judged - expiry->scope.deadline, Duration::zero()));
     order.expiries.push_back(std::move(*expiry));
   }
   if (order.expiries.empty()) {
@@ -216,6 +215,10 @@ void Kills::start_kill(const DeadlineScan::DueWorker& due, const ClockReading& n
   }
   note_message(order, now.mono);
   start(&worker, std::move(order), now.mono);
+  for (const Expiry& expiry : kills_.back()->order.expiries) {
+    ++core_.counters.expired[expiry.scope.name];
+    core_.counters.lateness.add(std::max(expiry.judged - expiry.scope.deadline, Duration::zero()));
+  }
 }
 
 void Kills::note_message(const KillState& order, Instant now) {
@@ -231,10 +234,14 @@ void Kills::note_message(const KillState& order, Instant now) {
 }
 
 void Kills::start(Worker* worker, KillState order, Instant now) {
-  Kill* const kill =
-      kills_.emplace_back(std::make_unique<Kill>(std::move(order), policy_.mode, excluded_)).get();
+  auto begun = std::make_unique<Kill>(std::move(order), policy_.mode, excluded_);
+  Kill* const kill = begun.get();
   kill->next_step_at = now + kFactsLimit;
+  if (kills_.size() == kills_.capacity()) {
+    kills_.reserve(2 * kills_.size() + 1);  // without memory the kill is in neither table
+  }
   kill_of_.try_emplace(&kill->worker(), kill);
+  kills_.push_back(std::move(begun));
   if (worker != nullptr) {
     worker->kill = Worker::Kill::kBegun;
   }

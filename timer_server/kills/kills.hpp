@@ -72,8 +72,9 @@ class Kills {
   // processor have the code and the kernel's data of the worker.
   void rehearse(const Worker& worker);
   // Starts a kill of each worker with a verdict. `now` is when the scopes were judged. Shortens the
-  // waits of the kills that hold up other scopes.
-  void carry_out(const DeadlineScan::Found& found, const ClockReading& now);
+  // waits of the kills that hold up other scopes. Returns whether it has started all kills; if not,
+  // take_back_lost_verdicts() must follow.
+  bool carry_out(const DeadlineScan::Found& found, const ClockReading& now);
   // Takes back the verdicts that no kill carries out: the iteration that gave them has failed. The
   // next scan gives them again.
   void take_back_lost_verdicts();

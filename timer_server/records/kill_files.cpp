@@ -159,7 +159,11 @@ Result<std::optional<KillState>> kill_in(const std::string& path, const std::str
       continue;
     }
     dom::object object;
-    if (parser.parse(line.data(), line.size()).get_object().get(object) != simdjson::SUCCESS) {
+    const auto error = parser.parse(line.data(), line.size()).get_object().get(object);
+    if (error == simdjson::MEMALLOC) {
+      throw std::bad_alloc();  // the file is whole
+    }
+    if (error != simdjson::SUCCESS) {
       break;
     }
     dom::element version;

@@ -156,17 +156,21 @@ bool PipePage::release(std::string_view id) {
 
 std::vector<std::string> PipePage::cancel_all(Instant due_by, Instant opened_by) {
   std::vector<std::string> names;
-  for (const SlotNumber number : std::vector<SlotNumber>(by_id_)) {
+  std::vector<Cancelled> chosen;
+  for (const SlotNumber number : by_id_) {
     const std::int64_t word = word_at(number);
     const auto scope = read(number, word);
-    if (!scope || due_time(*scope, terms_.max_timeout) <= due_by || scope->acquired > opened_by ||
-        (due_by != Instant{} && scope->has(slot_flag::kWholeProcess)) ||
-        !try_release(slot_at(number), word)) {
-      continue;
+    if (scope && slot_word::is_open(word) && due_time(*scope, terms_.max_timeout) > due_by &&
+        scope->acquired <= opened_by &&
+        (due_by == Instant{} || !scope->has(slot_flag::kWholeProcess))) {
+      names.push_back(scope->name);
+      chosen.push_back({number, word});
     }
-    names.push_back(scope->name);
-    cancelled_.push_back({number, word});
-    forget_id(number);
+  }
+  cancelled_.insert(cancelled_.end(), chosen.begin(), chosen.end());
+  for (const Cancelled& each : chosen) {  // which takes no memory
+    (void)try_release(slot_at(each.slot), each.word);
+    forget_id(each.slot);
   }
   return names;
 }

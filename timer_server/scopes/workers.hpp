@@ -67,7 +67,7 @@ struct Worker : WorkerIdentity {
   // All its scopes: a page for each client library in the process, and `pipe`.
   std::vector<std::shared_ptr<WorkerPage>> pages;
   std::shared_ptr<PipePage> pipe;    // null: no request has come over the pipe
-  StatisticsByName lost_statistics;  // of pages that WatchRegistry::remove_lost_page() has removed
+  StatisticsByName lost_statistics;  // of removed pages, not yet recorded
   EventSource exit;                  // wakes the loop when the process exits
   // The last end of a scope on the pipe, a release or a verdict, or the last look inside a scope.
   Instant left_on_pipe;

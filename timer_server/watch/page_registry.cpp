@@ -370,13 +370,12 @@ bool WatchRegistry::remove_lost_page(Worker& worker) {
   if (lost == worker.pages.end()) {
     return false;
   }
-  take_out(worker, **lost, "", worker.lost_statistics);
+  take_out(worker, **lost, "");
   return true;
 }
 
 // The page is the worker's until all of this is done: what fails for want of memory is done again.
-void WatchRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_view reason,
-                             StatisticsByName& statistics) {
+void WatchRegistry::take_out(Worker& worker, const WorkerPage& page, std::string_view reason) {
   const std::string name = page.name();
   const auto place = std::ranges::find(worker.pages, &page, &std::shared_ptr<WorkerPage>::get);
   const std::shared_ptr<WorkerPage> held = *place;
@@ -395,13 +394,15 @@ void WatchRegistry::take_out(Worker& worker, const WorkerPage& page, std::string
           core_.records.left_open(worker, core_.policy.view_of(reading), now, reason));
     }
   }
+  StatisticsByName statistics = worker.lost_statistics;
+  held->add_statistics(statistics);
   if (held == worker.pipe) {
     worker.pipe->remove();
   } else {
-    held->add_statistics(statistics);
     core_.directory.pages().remove(name);
   }
   core_.log->append(std::move(records));
+  worker.lost_statistics.swap(statistics);
   worker.pages.erase(place);
   pages_.erase(name);
   worker.pipe = held == worker.pipe ? nullptr : worker.pipe;

@@ -96,18 +96,16 @@ class WatchRegistry : NotCopied {
   // truncated the page. `reason` is for the records of its open scopes; empty: they are not
   // recorded.
   void remove_page(Worker& worker, const WorkerPage& page, std::string_view reason) {
-    StatisticsByName statistics;
-    take_out(worker, page, reason, statistics);
-    append_statistics(worker, statistics);
+    take_out(worker, page, reason);
+    append_statistics(worker);
   }
   // Removes all pages of a worker that has exited, the pipe page included, and records its
   // statistics.
   void remove_pages(Worker& worker, std::string_view reason) {
-    StatisticsByName statistics = std::exchange(worker.lost_statistics, {});
     while (!worker.pages.empty()) {
-      take_out(worker, *worker.pages.back(), reason, statistics);
+      take_out(worker, *worker.pages.back(), reason);
     }
-    append_statistics(worker, statistics);
+    append_statistics(worker);
   }
   // Records the statistics of all workers that are alive. Called when a server ends whose runtime
   // directory is removed: no other server will record them.
@@ -139,13 +137,17 @@ class WatchRegistry : NotCopied {
   void wait_for_exit(const std::string& name, Process process);
   void remove_orphan(MappedPage& page, std::string_view reason);
   bool remove_lost_page(Worker& worker);
-  void take_out(Worker& worker, const WorkerPage& page, std::string_view reason,
-                StatisticsByName& statistics);
+  void take_out(Worker& worker, const WorkerPage& page, std::string_view reason);
   // Writes one record for all pages of a worker; none if the worker has counted no scope.
   void append_statistics(const WorkerIdentity& worker, const StatisticsByName& statistics) const {
     if (!statistics.empty()) {
       core_.log->append_detail(core_.records.worker_ended(worker, statistics));
     }
+  }
+  // Writes that of the pages that have been taken out.
+  void append_statistics(Worker& worker) const {
+    append_statistics(worker, worker.lost_statistics);
+    worker.lost_statistics.clear();  // not before: for want of memory the caller tries again
   }
 
   Core& core_;
