@@ -128,8 +128,8 @@ UniqueFd executable_by_all(const std::string& program) {
   return open_or_null(fmt::format("/proc/self/fd/{}", copy.get()), O_RDONLY);
 }
 
-bool become(uid_t user) {
-  return ::setgroups(0, nullptr) == 0 && ::setgid(user) == 0 && ::setuid(user) == 0;
+bool become(uid_t user, gid_t group) {
+  return ::setgroups(0, nullptr) == 0 && ::setgid(group) == 0 && ::setuid(user) == 0;
 }
 
 pid_t launch_child(const Launch& launch) {
@@ -154,7 +154,7 @@ pid_t launch_child(const Launch& launch) {
   ::dup2(launch.in >= 0 ? launch.in : null_in.get(), STDIN_FILENO);
   ::dup2(launch.out_fd >= 0 ? launch.out_fd : out.get(), STDOUT_FILENO);
   ::dup2(launch.err_fd >= 0 ? launch.err_fd : err.get(), STDERR_FILENO);
-  if (launch.user && !become(*launch.user)) {
+  if (launch.user && !become(*launch.user, launch.group.value_or(*launch.user))) {
     ::_exit(126);
   }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // after setuid, which clears it
@@ -332,6 +332,7 @@ Server::Server(std::shared_ptr<const TempFolder> temp, const Setup& setup)
                                           .in = setup.in,
                                           .err_fd = setup.err_fd,
                                           .user = setup.user,
+                                          .group = setup.group,
                                           .in_child = setup.in_child});
   wait_until_ready();
 }

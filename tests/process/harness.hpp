@@ -99,6 +99,7 @@ struct Launch {
   int out_fd = -1;                   // descriptor to write to, instead of `out`
   int err_fd = -1;                   // and instead of `err`
   std::optional<uid_t> user{};       // where can_become() says that it is possible
+  std::optional<gid_t> group{};      // of `user`; none: the one with its number
   std::function<void()> in_child{};  // between fork and exec; async-signal-safe
 };
 
@@ -175,6 +176,7 @@ class Server {
     // In place of its helper for stacks, a script of sh; empty: there is no helper.
     std::optional<std::string> helper{};
     std::optional<uid_t> user{};
+    std::optional<gid_t> group{};
     std::function<void()> in_child{};
   };
 

@@ -99,8 +99,7 @@ TEST_CASE("a worker whose stack its server may not see leaves its scopes open by
     const std::string program = temp.path("program");
     std::filesystem::copy_file("/bin/sleep", program);
     REQUIRE(::chmod(program.c_str(), row.mode) == 0);
-    const Server::Setup as_user{
-        .in_child = [&row] { (void)!(::setgid(row.group) == 0 && ::setuid(kSomebodyElse) == 0); }};
+    const Server::Setup as_user{.user = kSomebodyElse, .group = row.group};
     auto server = std::make_unique<Server>(temp, as_user);
     const auto worker = page_worker(server->dir(), "w-1", {}, kSomebodyElse);
     worker->ask("wake 0 inside 3000");
