@@ -353,7 +353,7 @@ class Restarts(ServerCase):
     def test_the_scopes_of_a_worker_without_proc_have_one_verdict_each(self):
         words = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")
         if not shutil.which("unshare") or subprocess.run([*words, "true"], stderr=subprocess.DEVNULL).returncode:
-            self.skipTest("unshare(1) makes no mount namespace here")
+            self.skipTest("this machine does not allow a new mount namespace")
         worker = self.start_worker("""
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             with filetimer.expires(60, "epoch"), filetimer.expires(0.3, signal=signal.SIGTERM, grace=60):
