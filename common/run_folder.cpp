@@ -171,7 +171,8 @@ Result<UniqueFd> create_run_folder(const std::string& dir) {
   }
   std::error_code ec;
   const auto parent = std::filesystem::path(path).parent_path();
-  if (!std::filesystem::exists(parent, ec)) {
+  // The root is its own parent, and may be one that cannot be looked at, as in a sandbox.
+  if (parent != path && !std::filesystem::exists(parent, ec)) {
     // Parents are private from the start, independent of the umask.
     FILETIMER_TRY(create_run_folder(parent.string()));
   }

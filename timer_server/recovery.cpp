@@ -91,8 +91,11 @@ WatchRegistry::HasEnded Recovery::has_ended(bool is_on_pipe) {
                             past.verdict.value_or(KillVerdict::kDead) == KillVerdict::kDead;
       return ends_all || (is_on_pipe && is_cancelled(past, scope));
     });
-    if (kill != past_.end() && !kill->has_cancelled) {
+    if (kill != past_.end() &&
+        std::ranges::count(std::span(kill->cancelled).first(kill->cancelled_before), scope.name) ==
+            0) {
       kill->cancelled.push_back(scope.name);
+      core_.kill_files.note_cancelled(kill->id(), {&scope.name, 1});  // before its page is removed
     }
     return kill != past_.end();
   };
@@ -200,9 +203,6 @@ void Recovery::resume_kill(KillState& past) {
                {.verdict = order.sent.empty() ? KillVerdict::kAlreadyGone : KillVerdict::kDead,
                 .reason = order.is_of_this_boot ? kExitedUnseen : WatchRegistry::kAnotherBoot});
     return;
-  }
-  if (worker == nullptr && !order.cancelled.empty()) {
-    core_.kill_files.note_cancelled(order.id(), order.cancelled);  // the pages are gone
   }
   messages::warning("pid {} was to be killed by a server that has ended ({}): going on with it",
                     order.worker.process->pid, order.id());

@@ -3,13 +3,15 @@
 import contextlib
 import importlib.util
 import os
+import platform
 import signal
 import subprocess
+import sys
 import unittest
 
 import filetimer
 import suite
-from harness import ServerCase, worker_test, with_slow
+from harness import CLIENT, ServerCase, worker_test, with_slow
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -68,6 +70,21 @@ class Forks(ServerCase):
             """, RANK="0", LOCAL_RANK="0")
         expired = self.record("expired", int(worker.stdout.readline()))
         self.assertEqual([expired.get(key) for key in ("rank", "local_rank", "job_id")], [5, 1, "8812"])
+
+    @unittest.skipUnless(platform.machine() == "x86_64", "the filter has a number of x86-64")
+    def test_a_worker_in_a_sandbox_that_refuses_to_look_at_files_continues(self):
+        self.run_worker("""
+            import ctypes, struct
+            # newfstatat: EPERM; any other call is allowed.
+            code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in (
+                (0x20, 0, 0, 0), (0x15, 0, 1, 262), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7fff0000))))
+            prctl = ctypes.CDLL(None).prctl
+            prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_ulong]
+            prctl(38, 1, None, 0, 0)
+            prctl(22, 2, struct.pack("HxxxxxxP", 4, ctypes.addressof(code)), 0, 0)
+            with filetimer.expires(60, "x"):
+                say("fine")
+            """, says="fine\n", FILETIMER_LOG_LEVEL="error")
 
     test_the_first_scope_of_a_name_has_longer_in_a_child_too = worker_test("""
         scope = filetimer.Scope(10, "x", first_timeout=3600)
@@ -208,6 +225,18 @@ class Forks(ServerCase):
                     assert filetimer.admin.status().open_scopes == 2
             """)
         self.assertEqual(self.records("left_open"), [])
+
+    def test_a_worker_that_has_started_another_program_is_recorded_as_that(self):
+        shell = f"'{CLIENT}' acquire --scope a --timeout 1h; read _; SLURM_STEP_ID=4 exec \"$@\""
+        worker = self.start_worker("""
+            with filetimer.expires(0.3):
+                time.sleep(60)
+            """, prefix=("sh", "-c", shell, "sh"))
+        suite.wait_until(lambda: self.open_scopes(worker.pid) == ["a"])
+        print(file=worker.stdin, flush=True)
+        record = self.record("killed", worker.pid)
+        self.assertEqual([record["comm"], record["cmdline"].split()[0], record["step_id"]],
+                         [os.path.basename(sys.executable), sys.executable, "4"])
 
 
 class RemovedPages(ServerCase):

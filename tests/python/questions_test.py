@@ -19,7 +19,7 @@ import warnings
 import filetimer
 import suite
 from filetimer import _ask, _native, _server, _stacks, admin, errors
-from harness import BOUND_S, FAR_S, SERVER, ConfiguredCase, ServerCase, run_python
+from harness import BOUND_S, CLIENT, FAR_S, SERVER, ConfiguredCase, ServerCase, run_python
 from suite import state_of, wait_until
 
 
@@ -305,6 +305,19 @@ class MadeUpServer(unittest.TestCase):
                          ({"answer": "done", "x": 1}, '{"answer":"done","x":1}'))
         self.assertEqual(os.listdir("/proc/self/fd"), before)
 
+    def test_what_a_client_prints_never_goes_to_it(self):
+        client = subprocess.Popen(["sh", "-c", '"$0" shutdown --dir "$1" <&- 2>&-', CLIENT, self.dir])
+        with self.listener.accept()[0] as server:
+            server.recv(4096)
+            server.send(b'{"answer":"waiting","open_scopes":[{"scope":"x","pid":1}],"open_scope_count":1}\n')
+            server.send(b'{"answer":"done"}\n')
+            server.shutdown(socket.SHUT_WR)
+            self.assertEqual(server.recv(4096), b"")  # it has hung up
+        self.assertEqual(client.wait(BOUND_S), 0)
+        script = ("import os\nfrom filetimer import _ask\nos.closerange(0, 3)\n"
+                  "os._exit(_ask.Request('/x/requests', 'ping', 0)._kept.number <= 2)")
+        self.assertEqual(run_python(script).returncode, 0)
+
     def test_no_answer_and_what_is_none_are_errors(self):
         with self.assertRaisesRegex(filetimer.ServerUnavailable,
                                     "ended before it answered 'ping'"):
@@ -466,6 +479,11 @@ class OwnServer(unittest.TestCase):
             os.chdir("/")
             with filetimer.Client(server.dir, missing="raise") as client:
                 self.assertTrue(client.is_watched)
+
+    def test_its_log_may_have_any_name(self):
+        name = os.path.join(suite.folder_of(self, "python"), os.fsdecode(b"a\nb\xff.jsonl"))
+        with filetimer.Server("--log", name) as server:
+            self.assertEqual(server.log, name)
 
     def test_its_own_user_may_search_its_folder_whatever_the_umask_is(self):
         self.addCleanup(os.umask, os.umask(0o177))

@@ -11,7 +11,7 @@ import time
 
 import filetimer
 import suite
-from harness import CLIENT, SERVER, SIGNALS_WAIT, ServerCase
+from harness import CLIENT, SERVER, SIGNALS_WAIT, ServerCase, with_slow
 
 
 class Restarts(ServerCase):
@@ -144,6 +144,19 @@ class Restarts(ServerCase):
             os.kill(self.server.pid, signal.SIGKILL)
             suite.end(worker)
             self.start_next()
+        os.kill(left, signal.SIGKILL)
+        self.assertEqual(self.record("killed", worker.pid)["cancelled"], ["epoch"])
+
+    def test_the_server_after_one_that_was_killed_at_its_start_names_them_too(self):
+        worker, left = self.start_signalled_worker()
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.server.close()
+        suite.end(worker)
+        [page] = pathlib.Path(self.dir, "scopes").glob(f"{worker.pid}-*")
+        words = with_slow("unlink", "signal", "KILL") + ("-P", str(page.parent / ".owners" / page.name))
+        self.assertEqual(subprocess.run([*words, SERVER, "--dir", self.dir]).returncode, -signal.SIGKILL)
+        self.assertFalse(page.exists())
+        self.start_next()
         os.kill(left, signal.SIGKILL)
         self.assertEqual(self.record("killed", worker.pid)["cancelled"], ["epoch"])
 

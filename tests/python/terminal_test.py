@@ -251,6 +251,14 @@ class Logs(ServerCase):
                                   timeout=BOUND_S)
             self.assertIn("4711", done.stdout)
 
+    def test_files_may_follow_two_dashes(self):
+        with open(os.path.join(self.folder, "-x"), "w") as file:
+            file.write('{"schema":1,"event":"expired","id":"x-1","pid":4711,"scope":"step"}\n')
+        for words in ("show", "last", "--", "-x"), ("log", "/dev/null", "--", "-x"), (
+                "show", "--", "last", "-x"), ("report", "-o", "-", "x-1", "--", "-x"):
+            done = subprocess.run([CLIENT, *words], stdout=subprocess.PIPE, text=True, cwd=self.folder, timeout=BOUND_S)
+            self.assertIn("4711", done.stdout)
+
 
 class OtherUsers(TerminalCase):
     def test_a_set_uid_program_is_a_process_of_the_user_that_it_runs_as(self):
@@ -316,6 +324,17 @@ class PipeOfAnotherServer(ServerCase):
         run = self.run_client("run", "--timeout", "1h", "--", "true", prefix=prefix)
         self.assertEqual(run.returncode, 125)
         self.assertIn("lives in another pid namespace", run.stderr)
+
+    def test_the_exit_of_a_command_that_expired_is_124_also_where_another_boot_id_is_seen(self):
+        boot = os.path.join(self.folder, "boot")
+        with open(boot, "w") as file:
+            file.write("5d2c0a1e-7f57-4c4e-9a57-0b8f8f0c2a11\n")
+        prefix = ("unshare", "--mount", "sh", "-c",
+                  'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"', boot)
+        if not shutil.which("unshare") or subprocess.run([*prefix, "true"], stderr=subprocess.DEVNULL).returncode:
+            self.skipTest("unshare(1) makes no namespace here")
+        run = self.run_client("run", "--timeout", "100ms", "--", "sleep", "60", prefix=prefix)
+        self.assertEqual((run.returncode, run.stderr), (124, "timer_client: 'sleep' expired after 100ms\n"))
 
 
 class ServerAroundCommand(TerminalCase):

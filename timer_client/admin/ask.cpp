@@ -203,7 +203,9 @@ class Request : NotCopied {
       return address.error().errno_value;
     }
     const auto held = ProcessLock::instance().lock();
-    UniqueFd made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    // What a process without standard descriptors prints must not go to the server.
+    UniqueFd made = above_standard_descriptors(
+        UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)));
     if (!made || ::connect(made.get(), address->get(), ControlAddress::size()) != 0) {
       return errno;
     }

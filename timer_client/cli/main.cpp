@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@ namespace {
 using namespace filetimer::cli;
 
 constexpr const char* kRun = "run";
+constexpr std::string_view kReadFiles[] = {"log", "show", "report", "suggest"};
 
 struct CommandLine {
   std::vector<std::string> ours;
@@ -32,9 +34,15 @@ CommandLine split(int argc, char** argv) {
   const auto first = std::find_if(words.ours.begin(), words.ours.end(),
                                   [](const std::string& word) { return !word.starts_with('-'); });
   const auto dashes = std::find(words.ours.begin(), words.ours.end(), "--");
-  if (first < dashes && *first == kRun && dashes != words.ours.end()) {
+  const bool has_dashes = first < dashes && dashes != words.ours.end();
+  if (has_dashes && *first == kRun) {
     words.command.assign(dashes + 1, words.ours.end());
     words.ours.erase(dashes, words.ours.end());
+  } else if (has_dashes && std::ranges::find(kReadFiles, *first) != std::end(kReadFiles)) {
+    // CLI11 takes no FILE behind a `--` that follows another word, as in `show last -- FILE`.
+    for (auto word = words.ours.erase(dashes); word != words.ours.end(); ++word) {
+      word->insert(0, word->size() > 1 && word->starts_with('-') ? "./" : "");
+    }
   }
   return words;
 }

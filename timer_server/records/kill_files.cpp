@@ -123,8 +123,8 @@ void apply(KillState& kill, Process& worker, const dom::object& object, std::str
     kill.may_have_stopped = true;  // by the server after one with --dry-run
     kill.sent.push_back(signal_in(object));
   } else if (stage == "cancelled") {
-    kill.cancelled = texts_at(object, "scopes");
-    kill.has_cancelled = true;
+    std::ranges::move(texts_at(object, "scopes"), std::back_inserter(kill.cancelled));
+    kill.cancelled_before = kill.cancelled.size();
   } else if (stage == "ended") {
     kill.verdict = verdict_in(object);
   } else if (stage == "hook") {

@@ -37,7 +37,7 @@ struct KillState {
   bool has_evidence = false;
   std::optional<KillVerdict> verdict;  // none: the kill has not ended
   bool has_hook = false;               // its hook was started
-  bool has_cancelled = false;          // the file has the cancelled scopes
+  std::size_t cancelled_before = 0;    // how many of the cancelled scopes the file had
 
   // Returns the id of the kill.
   [[nodiscard]] const std::string& id() const { return expiries.front().id; }
@@ -69,7 +69,7 @@ struct KillState {
 //   RECORD                        `released_late` after the verdict
 //   {"stage":"released",...}      the scope and when
 //   {"stage":"signalled",...}     a signal was sent
-//   {"stage":"cancelled",...}     the worker has died, and its other scopes have ended
+//   {"stage":"cancelled",...}     the worker has died, and these of its other scopes have ended
 //   RECORD                        `killed`
 //   {"stage":"ended",...}         the outcome
 //   {"stage":"hook"}              --on-expiry was started; if that was before the file was removed

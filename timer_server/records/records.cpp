@@ -129,14 +129,14 @@ void write_ended_scopes(JsonWriter& json, const Incident& incident) {
 
 std::string description_of(const WorkerIdentity& worker) {
   const std::optional<int> rank = worker.facts->rank;
-  return fmt::format("pid {} ({}{})", worker.process->pid, worker.process->comm,
+  return fmt::format("pid {} ({}{})", worker.process->pid, worker.comm(),
                      rank ? fmt::format(", rank {}", *rank) : "");
 }
 
 void write_whose(JsonWriter& json, const WorkerIdentity& worker) {
   json.field("pid", worker.process->pid)
       .given("rank", worker.facts->rank)
-      .field("comm", worker.process->comm);
+      .field("comm", worker.comm());
 }
 
 void write_whose_and_job(JsonWriter& json, const WorkerIdentity& worker) {
@@ -198,7 +198,7 @@ JsonWriter Records::begin(std::string_view event, const WorkerIdentity& worker) 
   json.field("pid", worker.process->pid)
       .field("start_time", worker.process->start_time)
       .field("uid", worker.process->uid)
-      .field("comm", worker.process->comm)
+      .field("comm", worker.comm())
       .given("cmdline", facts.cmdline)
       .given("rank", facts.rank)
       .given("local_rank", facts.local_rank)

@@ -59,7 +59,7 @@ void write_header(PageHeader& header, const Process& worker, const WorkerFacts& 
   begin_page(header, page_flag::kMadeByServer);
   header.pid = worker.pid;
   header.start_time = worker.start_time;
-  put_text(header.comm, worker.comm);
+  put_text(header.comm, facts.comm.empty() ? worker.comm : facts.comm);
   const auto text_of = [](const std::optional<int>& rank) {
     return rank ? fmt::format("{}", *rank) : std::string{};
   };

@@ -32,6 +32,9 @@ struct WorkerIdentity {
   std::shared_ptr<const Process> process;
   // What the pages claim, until a side thread has read them. Shared with the records that wait.
   std::shared_ptr<WorkerFacts> facts = std::make_shared<WorkerFacts>();
+  [[nodiscard]] const std::string& comm() const {
+    return facts->comm.empty() ? process->comm : facts->comm;
+  }
 };
 
 // Limits the recorded warnings of one worker to kMaxWarningsPerWorker in a kWarningPeriod, so that

@@ -61,6 +61,7 @@ void add_claims(WorkerFacts& facts, const WorkerFacts& claimed) {
   facts.rank = claimed.rank ? claimed.rank : facts.rank;
   facts.local_rank = claimed.local_rank ? claimed.local_rank : facts.local_rank;
   facts.job_id = facts.job_id.empty() ? claimed.job_id : facts.job_id;
+  facts.comm = facts.comm.empty() ? claimed.comm : facts.comm;
 }
 
 WorkerFacts worker_facts_from(std::string_view cmdline, std::string_view environ_block,

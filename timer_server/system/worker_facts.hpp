@@ -29,6 +29,8 @@ struct WorkerFacts {
   std::string step_id;                   // empty: unknown; a page has none
   std::vector<std::string> variables{};  // those of the wanted ones that have a value
   bool are_known = false;                // they were read, or a page claims them
+  // Of a process that has started another program since it was first seen; else empty.
+  std::string comm{};
 };
 
 // Reads the facts of a process. `wanted`: names of variables. Reads again, for at most 20 ms, while

@@ -39,7 +39,7 @@ bool HaltedWorkers::should_defer(Worker& worker, WorkerPage& page, const WorkerP
     ++core_.counters.deferred[view.name];
     core_.log->append(core_.records.deferred(worker, view, Instant::now(), worker.halt->why));
     messages::info("deadline of scope '{}' deferred: pid {} ({}) is {}", view.name,
-                   worker.process->pid, worker.process->comm, worker.halt->why);
+                   worker.process->pid, worker.comm(), worker.halt->why);
   }
   return true;
 }
@@ -52,7 +52,7 @@ void HaltedWorkers::resume(Worker& worker) {
   worker.halt.reset();
   core_.wants_scan = true;
   messages::info("pid {} ({}) is resumed: its scopes get the time back, at most {}",
-                 worker.process->pid, worker.process->comm, duration_for_reading(now - from));
+                 worker.process->pid, worker.comm(), duration_for_reading(now - from));
 }
 
 void HaltedWorkers::advance(Instant now) {

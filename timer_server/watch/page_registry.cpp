@@ -190,6 +190,12 @@ void WatchRegistry::look_at(const std::string& name) {
       remove_page(**worker, *other, kStartedAnother);
     }
   }
+  // It has started this program since it was first seen. The records of the other one keep theirs.
+  if (page->program() != 0 && page->program() != (*worker)->process->start_stack) {
+    (*worker)->facts = std::make_shared<WorkerFacts>();
+    (*worker)->facts->comm = page->claims().comm;
+    read_facts(**worker);
+  }
   const std::size_t own_pages = (*worker)->pages.size() - ((*worker)->pipe ? 1 : 0);
   if (own_pages >= kMaxPagesPerWorker && !remove_lost_page(**worker)) {
     refuse(name,

@@ -130,6 +130,8 @@ struct Verdict {
   std::string id;                  // empty: there is none
   std::string file;                // where it is
   std::optional<bool> has_killed;  // nothing: the outcome is missing
+  // Whether some record is of the boot that this process sees; nothing: there is no record.
+  std::optional<bool> is_of_this_boot{};
 };
 
 // Returns false for the file of a kill that has sent no signal: evidence is still gathered for it.
@@ -195,8 +197,9 @@ class ProcessScope {
 
  private:
   // Returns the id of the verdict that ended COMMAND; empty: there is none; nothing: there is no
-  // log. If the outcome does not come, descendants of COMMAND have not died yet, or it ended by
-  // itself before the first signal. `waits`: a verdict may still come.
+  // log, or in a container one of another boot id. If the outcome does not come, descendants of
+  // COMMAND have not died yet, or it ended by itself before the first signal. `waits`: a verdict
+  // may still come.
   [[nodiscard]] std::optional<std::string> id_of_kill(bool waits) const {
     for (const Instant until = Instant::now() + kRecordPatience;;
          std::this_thread::sleep_for(kRecordPause)) {
@@ -208,10 +211,10 @@ class ProcessScope {
       if (verdict.id.empty()) {
         logs = place_.run_folder.empty() ? std::vector<LogReader>{}
                                          : open_logs(place_.run_folder, {}).logs;
-        if (logs.empty()) {
+        verdict = verdict_in(logs);
+        if (logs.empty() || verdict.is_of_this_boot == false) {
           return std::nullopt;
         }
-        verdict = verdict_in(logs);
       }
       if ((verdict.id.empty() && !waits) || verdict.has_killed || is_last) {
         const bool is_killed = verdict.has_killed.value_or(waits || may_be_signalled(verdict.file));
@@ -225,6 +228,7 @@ class ProcessScope {
     const std::string boot = boot_id_text(this_boot());
     for (LogReader& log : logs) {
       while (const Record* const record = log.next()) {
+        verdict.is_of_this_boot = verdict.is_of_this_boot == true || record->boot_id == boot;
         if (record->pid != request_.pid || record->scope != name_ || record->boot_id != boot ||
             record->mono_ns < opened_.ns) {
           continue;

@@ -10,7 +10,7 @@ import struct
 import time
 from threading import RLock
 
-from ._kept import Kept
+from ._kept import Kept, above_standard
 from .errors import InvalidArgument, RpcTimeoutError, ServerUnavailable, TimerError
 
 TYPE_CHECKING = False
@@ -68,7 +68,9 @@ class Request:
         self._reason = "it accepts no connection"  # why no answer has come
         with _lock:
             try:
-                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET,
+                                             fileno=above_standard(made.detach()))
             except TimeoutError:  # of a signal handler, as ScopeExpired is; also below
                 raise
             except OSError as error:

@@ -107,8 +107,8 @@ class Server:
                 each.close()
         line = self._read_line()
         keeper.wait(timeout=_START_S)
-        # ready dir=... fifo=... log=... pid=...; paths may have spaces
-        found = re.match(r"ready dir=(.*) fifo=(.*) log=(.*) pid=(\d+)$", line)
+        # ready dir=... fifo=... log=... pid=...; paths may have spaces and newlines
+        found = re.match(r"ready dir=(.*) fifo=(.*) log=(.*) pid=(\d+)$", line, re.DOTALL)
         if not found:
             self.close()
             raise ServerUnavailable(f"'{executable}' did not start; see its words above")
@@ -137,7 +137,7 @@ class Server:
             if not part:
                 break
             line += part
-        return line.decode(errors="replace")
+        return os.fsdecode(line)
 
     def __enter__(self) -> Server:
         return self
