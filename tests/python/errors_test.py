@@ -208,6 +208,8 @@ class Answers(unittest.TestCase):
                            ("if_idle", ("", False)), ("now", ("", True))):
             self.given("done", {}, admin.shutdown, mode, timeout=7)
             self.assertEqual(self.asked, [{"request": "shutdown", "wait_s": 7, "graceful": wait[0], "force": wait[1]}])
+        self.given("done", {}, admin.shutdown)
+        self.assertEqual((self.asked[0]["graceful"], self.asked[0]["wait_s"]), ("scopes", 30))
         for name, world in (("x", 1), ("\xe4" * 127 + "x", 2**31 - 1)):
             self.given("done", {}, admin.rendezvous, world - 1, world, 1, name)
             self.assertEqual([self.asked[0][field] for field in ("name", "rank", "world")], [name, world - 1, world])

@@ -144,9 +144,9 @@ class Questions(ConfiguredCase):
         self.assertEqual(admin.shutdown("workers", timeout=5), 0)
 
     def test_a_server_that_does_not_answer_is_an_error_in_time_also_in_that_of_a_client(self):
-        client = filetimer.Client(self.dir, rpc_timeout=0.1)
+        client = filetimer.configure(self.dir, rpc_timeout=0.1)
         with admin.rpc_timeout(BOUND_S):
-            admin.ping(client=client)
+            admin.ping()
         stop(self.server.pid)
         try:
             with admin.rpc_timeout(math.inf), admin.rpc_timeout(0.1):
@@ -162,7 +162,8 @@ class Questions(ConfiguredCase):
         self.assertGreater(error.waited, 0.09)
         self.assertIn("stopped", str(error))
         self.assertLess(of_client.exception.waited, BOUND_S)
-        admin.ping()
+        with admin.rpc_timeout(BOUND_S):
+            admin.ping()
 
     def test_a_wrong_timeout_of_the_environment_is_an_error_of_requests_alone(self):
         with unittest.mock.patch.dict(os.environ, FILETIMER_RPC_TIMEOUT="soon"):
@@ -195,6 +196,20 @@ class Questions(ConfiguredCase):
         with _ask._lock:
             signal.raise_signal(signal.SIGUSR1)
         admin.ping()
+
+    def test_a_child_that_is_forked_during_a_request_does_not_keep_it(self):
+        worker = self.start_worker("""
+            threading.Thread(target=filetimer.admin.rendezvous, args=(0, 2, 60), daemon=True).start()
+            while not filetimer.admin.status().askers:
+                time.sleep(0.01)
+            if os.fork() == 0:
+                sys.stdin.read()
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+            """)
+        worker.wait(timeout=BOUND_S)
+        wait_until(lambda: admin.status().askers == 0)
+        worker.stdin.close()
 
     def test_one_rpc_timeout_serves_several_tasks(self):
         shared = admin.rpc_timeout(FAR_S)
@@ -461,6 +476,16 @@ class OwnServer(unittest.TestCase):
         self.assertFalse(os.path.exists(server.dir))
         self.assertIn("ended", repr(server))
         server.close()
+
+    def test_one_that_was_killed_with_its_shell_can_be_closed(self):
+        server = filetimer.Server()
+        with open(f"/proc/{server.pid}/stat", encoding="utf-8") as file:
+            shell = int(file.read().rpartition(")")[2].split()[1])
+        for pid in shell, server.pid:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not is_alive(shell))
+        server.close()
+        wait_until(lambda: not os.path.exists(server.dir))
 
     def test_one_that_does_not_end_is_an_error(self):
         server = filetimer.Server()

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
 
 import filetimer
@@ -42,6 +43,39 @@ class Restarts(ServerCase):
         os.kill(self.server.pid, signal.SIGKILL)
         self.start_next()
         self.assertEqual(self.record("killed", worker.pid)["verdict"], "dead")
+
+    def start_in_new_directory(self):
+        self.server.close()
+        shutil.rmtree(self.dir)
+        self.start_next()
+
+    def test_a_thread_that_has_ended_in_a_pause_keeps_its_process_in_no_removed_directory(self):
+        self.configure()
+        pause = filetimer.paused("pause")
+        thread = threading.Thread(target=pause.__enter__)
+        thread.start()
+        thread.join()
+        self.start_in_new_directory()
+
+        def is_watched():
+            with filetimer.expires(60, "step"):
+                return self.open_scopes() == ["step"]
+        suite.wait_until(is_watched)
+
+    def test_the_timeouts_of_a_heartbeat_and_of_the_last_client_count_in_a_new_directory(self):
+        for name, minutes in ("early", 5), ("late", 10):
+            pathlib.Path(self.folder, name).write_text(f'queue = "5m"\nstep = "{minutes}m"\n', encoding="utf-8")
+        self.configure(timeouts=os.path.join(self.folder, "early"))
+        self.start_in_new_directory()
+        self.addCleanup(filetimer.Client(self.dir, timeouts=os.path.join(self.folder, "late")).close)
+
+        def has_moved():
+            with filetimer.heartbeat(60, "queue", first_timeout=3600) as heart:
+                self.assertEqual(heart.times().timeout, 3600)
+                return self.open_scopes() == ["queue"]
+        suite.wait_until(has_moved)
+        with filetimer.expires(60, "step") as step:
+            self.assertEqual(step.times().timeout, 600)
 
     def test_a_release_waits_for_the_next_server(self):
         worker = self.start_worker("sys.stdin.read()")

@@ -69,6 +69,10 @@ class Scopes(ConfiguredCase):
         made = {}
         exec(compile("scope = Scope(30)", "/\udcff/a\udcff.py", "exec"), {"Scope": filetimer.Scope}, made)
         self.assertEqual(made["scope"].name, r"a\xff.py:1")
+        pause = filetimer.paused()
+        self.assertEqual(pause.name.rpartition(":")[0], "scopes_test.py")
+        exec(compile("scope = paused()", "a\udcff.py", "exec"), {"paused": filetimer.paused}, made)
+        self.assertEqual(made["scope"].name, "a?.py:1")
 
     def test_seconds_may_be_ints_floats_and_timedeltas(self):
         for timeout in (90, 90.0, datetime.timedelta(minutes=1.5)):
@@ -119,6 +123,19 @@ class Scopes(ConfiguredCase):
         with filetimer.Heartbeat(FAR_S, "loop"):
             self.assertEqual(self.open_scopes(), ["loop"])
         self.assertEqual(self.open_scopes(), [])
+
+    def test_a_heartbeat_that_was_released_and_entered_again_is_renewed_by_other_tasks(self):
+        async def beat(heart):
+            return heart.beat()
+
+        async def work():
+            heart = filetimer.heartbeat(FAR_S, "loop")
+            self.assertTrue(heart.release())
+            with heart:
+                return await asyncio.create_task(beat(heart))
+
+        self.configure()
+        self.assertTrue(asyncio.run(work()))
 
     def test_a_heartbeat_may_warn_after_its_first_timeout(self):
         with filetimer.heartbeat(60, "loop", warn_after=30, first_timeout=20) as heart:
@@ -225,7 +242,7 @@ class Decorators(ServerCase):
             return self.open_scopes()
 
         self.configure()
-        self.assertTrue(inspect.iscoroutinefunction(work))
+        self.assertTrue(inspect.iscoroutinefunction(work) and work.__name__ == "work")
         self.assertEqual(asyncio.run(work()), ["work"])
         self.assertEqual(self.open_scopes(), [])
 
@@ -1021,6 +1038,18 @@ class ReleasedLate(ServerCase):
                 self.assertLessEqual(deadline + int(late["late_ms"]) * 1_000_000, released)
 
 
+class PausedTooLong(ServerCase):
+    options = ("--max-timeout", "0.1")
+
+    def test_it_has_no_time_left(self):
+        self.configure()
+        os.kill(self.server.pid, signal.SIGKILL)
+        with filetimer.expires(0.05, "x") as scope:
+            self.assertTrue(scope.pause())
+            suite.wait_until(lambda: scope.remaining < 0)
+            self.assertTrue(scope.times().paused)
+
+
 class Clients(ServerCase):
     def test_explicit_clients_need_no_configure(self):
         with filetimer.Client(self.dir) as client:
@@ -1038,7 +1067,8 @@ class Clients(ServerCase):
                 self.assertEqual(self.record("warned")["scope"], "warned")
             self.assertEqual(repr(client), f"<filetimer.Client {client.target}>")
         self.assertTrue(client.closed)
-        client = filetimer.configure(self.dir)
+        earlier, client = filetimer.configure(self.dir), filetimer.configure(self.dir)
+        self.assertFalse(earlier.closed)
         filetimer.close()
         self.assertTrue(client.closed)
 
@@ -1073,7 +1103,7 @@ class Clients(ServerCase):
         for missing, timeout in (("raise", 5), ("wait", 0.1)):
             begun = time.monotonic()
             with self.assertRaisesRegex(filetimer.ServerUnavailable, "no timer server at"):
-                filetimer.Client(empty, missing=missing, timeout=timeout)
+                filetimer.configure(empty, missing=missing, timeout=timeout)
             self.assertLess(time.monotonic() - begun, 5)
         client = filetimer.Client(empty)
         self.assertFalse(client.is_watched)

@@ -10,6 +10,7 @@ import time
 
 import filetimer
 import suite
+from filetimer import _stacks
 from harness import BOUND_S, CLIENT, NATIVE_HANDLER, ServerCase, with_slow, worker_test
 
 HANG = """
@@ -57,6 +58,16 @@ class Stacks(ServerCase):
             if self.is_of_hang(evidence, function):
                 break
         return evidence
+
+    def test_each_dump_is_appended_to_the_file_which_the_server_may_have_cut(self):
+        file, _ = _stacks._offered[self.configure()._stacks_file()]
+        os.lseek(file, 1 << 20, os.SEEK_SET)  # as after many dumps
+
+        def has_stacks():
+            [worker] = json.loads(self.client("dump", "--json"))["workers"]
+            return "python_threads" in worker
+        with filetimer.expires(600, "x"):
+            suite.wait_until(has_stacks)
 
     def test_show_has_the_stack_of_every_thread(self):
         evidence = self.evidence("""

@@ -3,6 +3,7 @@
 below a caller that ignores signals.
 """
 import contextlib
+import json
 import os
 import pathlib
 import pty
@@ -196,6 +197,18 @@ class Run(TerminalCase):
         with filetimer.Server(dir=dir):
             self.assertEqual(run.wait(timeout=BOUND_S), 7)
 
+    def test_a_server_that_is_there_later_is_asked_for_the_rest_of_the_timeout(self):
+        pipe = os.path.join(self.folder, "requests")
+        os.mkfifo(pipe)
+        run = subprocess.Popen([CLIENT, "run", "--dir", self.folder, "--timeout", "1h", "--", "sleep", "60"],
+                               stderr=subprocess.PIPE, text=True, env={**os.environ, "FILETIMER_MISSING": "ignore"})
+        self.addCleanup(suite.end, run)
+        run.stderr.readline()  # no server
+        self.assertIn("is watched once", run.stderr.readline())
+        latest = time.time() + 3600
+        with open(pipe, encoding="utf-8") as requests:
+            self.assertLess(json.loads(requests.readline())["expiration_time"], latest)
+
     def test_a_command_for_which_there_is_no_process_exits_125(self):
         if os.geteuid() != 0:  # no limit of processes binds root
             self.skipTest("no process of another user can be started here")
@@ -244,6 +257,13 @@ class Logs(ServerCase):
             self.assertEqual((done.returncode, done.stdout, done.stderr),
                              (2, "", f"timer_client: {command}: ID: '': expected a name\n"))
 
+    def test_the_pipe_of_the_default_directory_names_no_other_log(self):
+        os.mkdir(self.folder + "/filetimer", 0o700)
+        for fifo in (), ("--fifo", self.folder + "/filetimer/requests"):
+            done = subprocess.run([CLIENT, "log", *fifo], stderr=subprocess.PIPE, text=True, timeout=BOUND_S,
+                                  env={"XDG_RUNTIME_DIR": self.folder, "XDG_STATE_HOME": self.folder})
+            self.assertIn(" (the default place: no FILE, no --dir, no $FILETIMER_DIR)", done.stderr)
+
     def test_files_that_are_named_need_no_server(self):
         log = '{"schema":1,"event":"expired","id":"x-1","pid":4711,"scope":"step"}\n'
         for words in ("show", "-"), ("show", "x-1", "-"), ("report", "last", "-", "-o", "-"), ("log", "-"):
@@ -261,6 +281,18 @@ class Logs(ServerCase):
 
 
 class OtherUsers(TerminalCase):
+    def test_no_process_of_another_user_is_asked_to_be_watched(self):
+        if os.geteuid() != 0:
+            self.skipTest("no process of another user can be started here")
+        folder = suite.folder_of(self, "python", "/tmp")
+        os.chmod(folder, 0o755)
+        copy = shutil.copy(CLIENT, folder)
+        os.chmod(copy, 0o755)
+        done = subprocess.run([copy, "acquire", "--dir", folder, "--scope", "s", "--timeout", "1h", "--pid",
+                               str(os.getpid())], stderr=subprocess.PIPE, text=True, timeout=BOUND_S, **AS_SOMEBODY)
+        self.assertEqual(done.returncode, 6)
+        self.assertIn(f"cannot watch process {os.getpid()}: Operation not permitted", done.stderr)
+
     def test_a_set_uid_program_is_a_process_of_the_user_that_it_runs_as(self):
         if os.geteuid() != 0:
             self.skipTest("no process of another user can be started here")

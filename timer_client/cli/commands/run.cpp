@@ -265,13 +265,10 @@ class ProcessScope {
 };
 
 // Returns whether a signal is not to be passed on to COMMAND. On Ctrl-C the terminal signals the
-// whole foreground group, which includes COMMAND unless that has left it. The SIGPIPE of a closed
-// standard error comes from the own pid.
+// whole foreground group, which includes COMMAND unless that has left it.
 bool is_for_run_alone(const siginfo_t& info, pid_t child) {
-  const bool is_of_terminal = info.si_code == SI_KERNEL &&
-                              (info.si_signo == SIGINT || info.si_signo == SIGQUIT) &&
-                              ::getpgid(child) == ::getpgrp();
-  return is_of_terminal || info.si_pid == ::getpid();
+  return info.si_code == SI_KERNEL && (info.si_signo == SIGINT || info.si_signo == SIGQUIT) &&
+         ::getpgid(child) == ::getpgrp();
 }
 
 // Waits for the end of the child and passes signals on to it. Meanwhile sends the request of

@@ -90,9 +90,7 @@ PyObject* connect(PyObject* self, PyObject* args) {
   if (idle && idle->is_none()) {
     idle.reset();
   }
-  // The client adds the patience to a time, and the sum must not overflow.
-  constexpr Timeout kLongestPatience = std::chrono::seconds{1'000'000'000};
-  options.timeout = std::min(patience.value_or(options.timeout), kLongestPatience);
+  options.timeout = patience.value_or(options.timeout);
   options.idle_timeout = idle.value_or(options.idle_timeout);
   return guarded([&] {
     std::shared_ptr<TimerClient> made;
