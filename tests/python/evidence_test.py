@@ -270,6 +270,26 @@ def server_with_hung_helper(test, *options):
 
 
 class HungHelper(unittest.TestCase):
+    def test_of_scopes_that_are_warned_about_together_the_first_open_one_has_the_evidence_and_one_hook_runs(self):
+        server = server_with_hung_helper(self, "--on-warning", "true", "--evidence-timeout", "20s")
+        begun, go = (pathlib.Path(os.path.dirname(server.dir), name) for name in ("begun", "go"))
+        go.with_name("filetimer-stacks").write_text(f"#!/bin/sh\n: > {begun}\nuntil [ -e {go} ]; do sleep 0.01; done\n")
+        with filetimer.Client(server.dir) as client, client.expires(60, "known"):
+            os.kill(server.pid, signal.SIGSTOP)  # so that one scan finds both
+            left, inside = (filetimer.Scope(60, name, client=client, warn_after=0.02) for name in ("left", "inside"))
+            left.acquire(), inside.acquire()
+            time.sleep(0.05)
+            os.kill(server.pid, signal.SIGCONT)
+            suite.wait_until(begun.exists)
+            left.release()
+            go.touch()
+            suite.wait_until(lambda: len(records([server.log], "warned")) == 2)
+            server.close()
+            inside.release()
+        self.assertEqual([(each["scope"], "threads" in each) for each in records([server.log], "warned")],
+                         [("left", False), ("inside", True)])
+        self.assertEqual(len(records([server.log], "hook")), 1)
+
     def check_dump(self, server, wait_s):
         with filetimer.Client(server.dir) as client, client.expires(60):
             [worker] = _ask.ask(server.fifo, {"request": "dump", "wait_s": wait_s}, suite.BOUND_S)[0]["workers"]
@@ -303,9 +323,9 @@ class Peers(unittest.TestCase):
         return subprocess.run([CLIENT, *words, "--dir", self.server.dir], stdout=subprocess.PIPE, text=True,
                               timeout=suite.BOUND_S, check=True).stdout
 
-    def expire(self, rank):
+    def expire(self, rank, **more):
         line = {"version": 1, "pid": self.workers[rank].pid, "scope_id": "load", "signal": 9,
-                "expiration_time": time.time()}
+                "expiration_time": time.time(), **more}
         pathlib.Path(self.server.fifo).write_text(json.dumps(line) + "\n")
         wait_for_record(self, self.server.log, "expired", self.workers[rank].pid)
         self.client("ping")
@@ -323,6 +343,45 @@ class Peers(unittest.TestCase):
             self.expire(rank)
         self.assertEqual(self.peers(), [0, 1, 2, 4])
 
+    def test_of_many_workers_a_dump_has_those_in_the_least_common_scopes_of_their_job(self):
+        self.server = filetimer.Server("--evidence", "none", dir=suite.folder_of(self, "python") + "/run")
+        self.addCleanup(self.server.close)
+        lines = []
+        for job, scope in ("a", "load"), ("b", "load"), ("c", "step"):
+            for _ in range(17 if scope == "load" else 20):
+                worker = subprocess.Popen(["sleep", "60"], env={**os.environ, "SLURM_JOB_ID": job})
+                self.addCleanup(suite.end, worker)
+                lines.append({"version": 1, "pid": worker.pid, "scope_id": scope, "signal": 9,
+                              "expiration_time": time.time() + 3600})
+        pathlib.Path(self.server.fifo).write_text("".join(json.dumps(each) + "\n" for each in lines))
+        suite.wait_until(lambda: self.client("list", "--json").count('"job_id":') == len(lines))
+        jobs = [each["job_id"] for each in json.loads(self.client("dump", "--json"))["workers"]]
+        self.assertEqual([jobs.count(job) for job in "abc"], [17, 17, 14])  # 48 in all
+
+    def test_a_kill_does_not_wait_for_the_evidence_command_of_another_incident(self):
+        folder = suite.folder_of(self, "python")
+        self.server = filetimer.Server("--evidence", "none", "--evidence-timeout", "60s", "--evidence-command",
+                                       "mkdir $FILETIMER_DIR/../first && sleep 60", dir=folder + "/run")
+        self.addCleanup(self.server.close)
+        self.start(2)
+        self.expire(0)
+        time.sleep(2.1)
+        self.expire(1)
+        self.workers[1].wait(timeout=suite.BOUND_S)
+        self.assertIsNone(self.workers[0].poll())
+
+    def test_those_that_expire_together_are_no_peers_of_each_other(self):
+        self.server = filetimer.Server("--evidence", "proc", "--evidence-timeout", "20s",
+                                       dir=suite.folder_of(self, "python") + "/run")
+        self.addCleanup(self.server.close)
+        self.start(3)
+        lines = [{"version": 1, "pid": each.pid, "scope_id": "load", "signal": 9, "expiration_time": time.time()}
+                 for each in self.workers[:2]]
+        pathlib.Path(self.server.fifo).write_text("".join(json.dumps(each) + "\n" for each in lines))
+        for each in self.workers[:2]:
+            each.wait(timeout=suite.BOUND_S)
+        self.assertEqual(self.peers(), [2])
+
     def test_each_incident_has_their_evidence_and_that_of_the_drop_ins(self):
         folder = suite.folder_of(self, "python")
         drop_in = pathlib.Path(folder, "job")
@@ -332,8 +391,7 @@ class Peers(unittest.TestCase):
                                        dir=folder + "/run")
         self.addCleanup(self.server.close)
         self.start(3)
-        self.expire(0)
-        self.workers[0].wait(timeout=suite.BOUND_S)
+        self.expire(0, signal=int(signal.SIGCONT), x_grace_s=60)  # a worker in its grace period is no peer
         time.sleep(2.1)  # what expires in two seconds is of one incident
         self.expire(1)
         self.workers[1].wait(timeout=suite.BOUND_S)

@@ -18,7 +18,7 @@ import unittest.mock
 import filetimer
 import suite
 from harness import CLIENT, SERVER, SIGNALS_WAIT, ServerCase
-from records import wait_for_record
+from records import records, wait_for_record
 
 
 class Releases(ServerCase):
@@ -77,11 +77,13 @@ class FullDisk(ServerCase):
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (kill.stat().st_size + 8, limits[1]))
         worker.wait(timeout=suite.BOUND_S)
         suite.wait_until(lambda: not kill.exists())
+        suite.wait_until(lambda: "log_trouble" in self.client("status", "--json"))
         self.assertEqual(self.records("killed"), [])
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, limits)
         self.record("killed", worker.pid)
         server.terminate()
         said = server.communicate(timeout=suite.BOUND_S)[1]
+        self.assertIn(": to be sent SIGTERM (", said)
         self.assertEqual(said.count(f"cannot write '{kill}'"), 1, said)
         self.assertIn(f"cannot write '{kill}': No space left on device", said)
         self.assertRegex(said, f"'{self.server.log}': [\\w ]+; records wait in memory and kills continue\n")
@@ -155,6 +157,13 @@ class SeveralScopes(ServerCase):
         self.release(worker, "left")
         self.go()
         self.assertEqual(self.killed(worker, "silent")["reason"], "released late, but before the signal")
+
+    def test_the_first_record_of_an_outcome_alone_lists_the_scopes_that_the_kill_has_cancelled(self):
+        worker = self.start("sleep", "60")
+        self.write(worker, ("one", -0.1, {}), ("two", -0.05, {}), ("far", 3600, {}))
+        self.go()
+        both = suite.wait_until(lambda: (found := self.records("killed", worker.pid))[1:] and found)
+        self.assertEqual([(each["scope"], each.get("cancelled")) for each in both], [("one", ["far"]), ("two", None)])
 
     def test_a_scope_for_the_worker_alone_that_is_left_over_has_no_other_process_signalled(self):
         worker = self.start("sh", "-c", "sleep 60 & echo $!; wait")
@@ -694,6 +703,24 @@ class StopSignals(unittest.TestCase):
         for number in signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT:  # so it takes both at once
             server.send_signal(number)
         self.assertEqual(server.wait(timeout=suite.BOUND_S // 2), 128 + signal.SIGTERM)
+
+    def test_the_record_of_the_stop_says_why_and_has_the_exit_status_of_command(self):
+        for script, reason, status in (("exit 7", "COMMAND ended", 7), ("kill -9 $$", "COMMAND ended", 137),
+                                       ("trap '' TERM; echo in; while :; do sleep 1; done", "forced", 137)):
+            with self.subTest(script):
+                dir = os.path.join(suite.folder_of(self, "python"), "run")
+                server = subprocess.Popen([SERVER, "--dir", dir, "--", "sh", "-c", script], stdout=subprocess.PIPE,
+                                          stderr=subprocess.PIPE, text=True)
+                self.addCleanup(suite.end, server)
+                if reason == "forced":
+                    server.stdout.readline()
+                    # Until one comes that counts as a second one.
+                    suite.wait_until(lambda: server.poll() is not None or server.send_signal(signal.SIGTERM))
+                said = server.communicate(timeout=suite.BOUND_S)[1]
+                [stopped] = records([dir + "/expired.jsonl"], "server_stopped")
+                self.assertEqual((stopped["reason"], stopped["command_status"], server.returncode),
+                                 (reason, status, status))
+                self.assertEqual("a second SIGTERM: killing COMMAND" in said, reason == "forced")
 
 
 class Messages(ServerCase):

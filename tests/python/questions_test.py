@@ -41,6 +41,7 @@ class Questions(ConfiguredCase):
         self.assertEqual((status.dir, status.open_scopes, status.announcement),
                          (self.dir, 1, "none"))
         self.assertIsInstance(status.uptime, float)
+        self.assertAlmostEqual(status.descriptors, len(os.listdir(f"/proc/{self.server.pid}/fd")), delta=8)
         self.assertIn(f"server_pid={self.server.pid}", repr(status))
         self.assertEqual(status, status)
 
@@ -59,6 +60,17 @@ class Questions(ConfiguredCase):
         self.assertEqual((status.expired, status.killed, status.kills_under_way, status.unkillable), (3, 1, 1, 0))
         self.assertTrue(0 < status.uptime < suite.BOUND_S, status.json)
         self.assertGreaterEqual(status.requests, 3)  # one for each page
+
+    def test_status_counts_the_clients_that_wait(self):
+        rank = subprocess.Popen([CLIENT, "rendezvous", "--rank", "0", "--world", "2", "--timeout", "60s",
+                                 "--dir", self.dir])
+        self.addCleanup(suite.end, rank)
+        wait_until(lambda: admin.status().askers == 1)
+
+    def test_status_says_why_the_log_cannot_be_written(self):
+        with filetimer.Server("--log", "/dev/full", dir=self.folder + "/full") as server, \
+                filetimer.Client(server.dir) as client:
+            wait_until(lambda: "No space left" in admin.status(client=client).log_trouble)
 
     def test_a_dump_has_the_age_of_a_scope_from_when_the_scope_was_read(self):
         began = time.monotonic()

@@ -120,6 +120,19 @@ class Restarts(ServerCase):
                          [5, 2, "8812", comm, os.geteuid()])
         self.assertEqual([each["ended_scopes"] for each in self.records("server_started")], [0, 1])
 
+    def test_the_next_server_finds_a_scope_of_the_pipe_whose_file_was_removed(self):
+        self.server.close()
+        self.server = filetimer.Server("--max-interval", "20ms", dir=self.dir)
+        worker = self.start_worker("sys.stdin.read()")
+        self.client("acquire", "--scope", "copy", "--timeout", "1h", "--pid", str(worker.pid))
+        page = pathlib.Path(self.dir, "scopes/server", str(worker.pid))
+        suite.wait_until(page.exists)
+        page.unlink()
+        suite.wait_until(page.exists)
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.start_next()
+        self.assertEqual(self.open_scopes(worker.pid), ["copy"])
+
     def test_a_worker_that_has_read_its_own_page_is_watched_by_the_next_server(self):
         self.server.close()
         worker = self.start_worker("""

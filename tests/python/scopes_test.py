@@ -1003,10 +1003,29 @@ class DryRun(ServerCase):
         suite.wait_until(lambda: kill.read_text().endswith('{"stage":"recorded"}\n'))
         os.kill(self.server.pid, signal.SIGKILL)
         self.server.close()
-        with filetimer.Server("--dry-run", "--on-expiry", "true", dir=self.dir):
-            self.client("ping")
-        self.record("server_stopped")  # it ended in order, behind its hooks
-        self.assertEqual(self.records("hook"), [])
+        for _ in range(2):  # also the one after the next does not judge the worker again
+            with filetimer.Server("--dry-run", "--on-expiry", "true", dir=self.dir):
+                self.client("ping")
+        self.assertEqual(len(self.records("server_stopped")), 2)  # they ended in order, behind their hooks
+        self.assertEqual((self.records("hook"), len(self.records("expired"))), ([], 1))
+
+    def test_an_incident_lists_an_equal_share_of_1024_scopes_of_each_worker(self):
+        workers = []
+        for timeout in "60", "0.2":
+            workers.append(self.start_worker("""
+                import contextlib
+                with contextlib.ExitStack() as scopes:
+                    for number in range(600):
+                        scopes.enter_context(filetimer.expires(60, f"outer {number}"))
+                    say("in")
+                    with filetimer.expires(float(sys.argv[1]), "inner"):
+                        sys.stdin.read()
+                """, timeout))
+            workers[-1].stdout.readline()
+        incident = self.record("incident")
+        listed = [each["pid"] for each in incident["open_scopes"]]
+        self.assertEqual([listed.count(each.pid) for each in workers], [512, 512])
+        self.assertEqual(incident["omitted"], 2 * 601 - 1024)
 
     def test_verdicts_of_two_seconds_are_of_one_incident(self):
         self.start_worker("with filetimer.expires(1.8), filetimer.expires(0.2): time.sleep(60)")
@@ -1020,6 +1039,10 @@ class ReleasedLate(ServerCase):
     options = ("--evidence-command", "sleep 300", "--max-timeout", "0.1")
 
     def test_the_record_has_the_time_of_the_release_also_in_a_pause(self):
+        metrics = pathlib.Path(self.folder, "metrics")
+        self.server.close()
+        self.server = filetimer.Server(*self.options, "--metrics", str(metrics), dir=self.dir)
+        self.addCleanup(self.server.close)
         for pauses in "", "pauses":
             with self.subTest(pauses):
                 worker = self.start_worker("""
@@ -1036,6 +1059,8 @@ class ReleasedLate(ServerCase):
                 late = self.record("released_late", worker.pid)
                 deadline = self.record("expired", worker.pid)["deadline_mono_ns"]
                 self.assertLessEqual(deadline + int(late["late_ms"]) * 1_000_000, released)
+        self.server.close()
+        self.assertIn(f'filetimer_released_late_total{{dir="{self.dir}",scope="step"}} 2\n', metrics.read_text())
 
 
 class PausedTooLong(ServerCase):
