@@ -250,9 +250,9 @@ class OutOfMemory(ServerCase):
                 return scope.times(), scope.remaining, scope.elapsed, repr(scope), scope.timeout
 
         for call in (lambda: enter(filetimer.expires(FAR_S, "y", grace=2, warn_after=3)), use,
-                     lambda: enter(soft), lambda: enter(filetimer.paused("z")),
+                     lambda: enter(filetimer.paused("z")),
                      # CPython 3.12 crashes where a function inside a function finds no memory.
-                     (lambda: scope(print)()) if sys.version_info < (3, 12) else use,
+                     *((lambda: enter(soft), lambda: scope(print)()) if sys.version_info < (3, 12) else ()),
                      lambda: filetimer.Scope(FAR_S, client=client, first_timeout=FAR_S),
                      lambda: (client.start(FAR_S), client.stop()),
                      lambda: filetimer.heartbeat(FAR_S, "heart").release(), _native.Client):

@@ -27,3 +27,8 @@ extern "C" void* malloc(std::size_t size) noexcept {
 extern "C" void* aligned_alloc(std::size_t alignment, std::size_t size) noexcept {
   return is_refused(size) ? nullptr : __libc_memalign(alignment, size);
 }
+
+extern "C" int posix_memalign(void** block, std::size_t alignment, std::size_t size) noexcept {
+  *block = is_refused(size) ? nullptr : __libc_memalign(alignment, size);
+  return *block == nullptr ? ENOMEM : 0;
+}
