@@ -293,6 +293,7 @@ TEST_CASE("a missing server is a notice once in a process, and then a warning") 
   CHECK(messages(nullptr, connect) == Messages{text});
   const testing::Variable of_torch("TORCHELASTIC_TIMER_FILE", "/tmp/timer");
   CHECK(messages("warning", connect) == Messages{text, text});  // in a directory that is named
+  CHECK(messages(nullptr, connect) == Messages{text});
   CHECK(said("error", connect).empty());
   const auto connect_to_default = [&] {
     ::unsetenv("FILETIMER_DIR");

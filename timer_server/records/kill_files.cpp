@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <new>
 #include <stdexcept>
 #include <string_view>
 #include <system_error>

@@ -281,6 +281,8 @@ TEST_CASE("a client that finds no server asks the only one around a COMMAND, and
       CHECK(run(client_path(), words, places).status == exited(4));
     }
     filetimer::testing::Environment named = places;
+    named["FILETIMER_DIR"] = none;
+    CHECK(run(client_path(), {"ping"}, named).status == exited(4));
     named["FILETIMER_DIR"] = temp.path("filetimer");  // the default one
     CHECK(run(client_path(), {"ping"}, named).status == exited(4));
     CHECK(run(client_path(), {"ping", "--fifo", server.fifo()}, named).status == exited(0));

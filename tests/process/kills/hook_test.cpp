@@ -145,6 +145,7 @@ TEST_CASE("a server that stops waits for the hooks of those it killed") {
   CHECK(server.process().status() == exited(0));
   CHECK(exists(temp.path("done")));
   CHECK_FALSE(contains(server.err(), "warning: "));  // it went well
+  CHECK_FALSE(contains(server.err(), "--on-expiry"));
   const Records records = server.records();
   CHECK(count(records, "hook", worker.pid()) == 1);
   CHECK(records.back().is("server_stopped"));

@@ -117,6 +117,7 @@ TEST_CASE("a worker that survives SIGKILL is recorded as unkillable, with the re
                                              worker.pid(),
                                              wchan.empty() || wchan == "0" ? "" : " in " + wchan));
   server.wait_for_message("), " + killed.text("reason") + " (" + killed.text("id") + ")\n");
+  CHECK(worker.is_alive());
   // Another scope of the worker changes nothing, because unkillable workers are counted.
   server.send(acquire_past(worker.pid(), "again"));
   REQUIRE(wait_until([&] { return count(server.records(), "killed", worker.pid()) == 2; }));

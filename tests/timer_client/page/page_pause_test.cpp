@@ -49,6 +49,7 @@ TEST_CASE_FIXTURE(Connected, "the scopes of a thread that ends in a region go on
   in_thread([&] {
     left = client.expires(1h, "left");
     region.reset(new PausedRegion(client.paused("region")));
+    CHECK(slot_word::is_paused(server.slot("left").word));
     server.looks_in(2h);
   });
   CHECK((server.wakes() == 1 && !slot_word::is_paused(server.slot("left").word)));

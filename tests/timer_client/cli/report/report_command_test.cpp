@@ -64,6 +64,8 @@ TEST_CASE(
   CHECK(names_in(html) == std::vector<std::string>{"*rank 17, odd, first", "ranks 0-16, 18-1023"});
   CHECK(contains(html, "<td>rank 1023 (pid 2023, t)</td>"));
   CHECK(html.size() < 500'000);
+  CHECK(names_in(report_of(ranks(0, 100, [](int rank) { return rank < 12; }), 3)) ==
+        std::vector<std::string>{"*rank 3, odd, first", "*ranks 0-2, 4-11", "ranks 12-99"});
   CHECK(names_in(report_of(ranks(0, 100, [](int rank) { return rank < 12; }), 99)) ==
         std::vector<std::string>{"*rank 0, odd", "*ranks 1-11", "rank 99, first", "ranks 12-98"});
 }
