@@ -20,7 +20,7 @@ CPP = DISTRIBUTED if os.path.isdir(DISTRIBUTED) else os.path.dirname(os.path.dir
 # Folders below CPP, with all that is below them.
 LIBRARY = ("common", "timer_client/include", "timer_client/client")
 NATIVE = ("timer_client/python/native",)
-FILES_AT_ONCE = 8
+FILES_AT_ONCE = 13
 
 
 def cpp_files(folders, ending):
