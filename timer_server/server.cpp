@@ -43,7 +43,11 @@ Server::Server(Settings settings, RuntimeDirectory& directory)
     : core_{prepared(std::move(settings)), directory},
       life_(core_.settings.command.empty() ? LifeCycle::Kind::kAlone
                                            : LifeCycle::Kind::kAroundCommand),
-      registry_(core_, [this](Worker& worker) { on_worker_removed(worker); }),
+      registry_(
+          core_, [this](Worker& worker) { on_worker_removed(worker); },
+          [this](const Worker& worker, std::string_view reason) {
+            warnings_.flush(worker.process.get(), reason);
+          }),
       control_(
           core_, life_,
           {.publish = [this](Announcement what) { core_.directory.status_page().announce(what); },

@@ -115,6 +115,19 @@ def exec_without_address_randomisation(world):
         world.fail("the new program was judged for a scope of the old one")
 
 
+def exec_while_a_warning_is_prepared(world):
+    """Workers run their program anew while evidence is collected for a warning about their scopes."""
+    world.server("--evidence", "proc", "--max-interval", "1h")
+    for _ in range(3):
+        worker = world.worker()
+        worker.do("open", key="k", timeout_ms=200, signal=int(signal.SIGUSR2), spare=True, grace_ms=2000)
+        time.sleep(0.205)  # the timeout has passed, and the CPU is sampled for 25 ms
+        worker.exec(no_aslr=True)
+        worker.do("connect")
+        worker.do("open", key="k", timeout_ms=60_000)
+    wait_until(lambda: len(world.records("left_open")) + len(world.records("expired")) == 3, "the verdicts")
+
+
 def _traced(world, calls):
     """Returns the words before a server whose system calls are traced, and the file of the trace."""
     if not shutil.which("strace"):

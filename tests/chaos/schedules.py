@@ -15,7 +15,7 @@ from hypothesis import Phase, Verbosity, find, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from world import BOUND_S, WORKER_KINDS, Bound, Gone, Skip, World, built, stat_of, wait_until
+from world import BOUND_S, WORKER_KINDS, Bound, Gone, Skip, World, stat_of, wait_until
 
 OF_A_SEED = 12  # schedules
 WORKERS, SCOPES = 8, 8  # at most, of a world beside its first ones, and of a worker
@@ -157,10 +157,10 @@ class Run:
         environment = {}
         self.clock = {}
         if setup["preload"] == "disk":
-            environment = {"LD_PRELOAD": built("../tests/process/libfiletimer_bad_disk.so"),
+            environment = {"LD_PRELOAD": world.library_to_preload("libfiletimer_bad_disk.so"),
                            "BAD_DISK_HANGS": world.folder / "hangs"}
         elif setup["preload"] == "clock":
-            environment = {"LD_PRELOAD": built("../tests/process/libfiletimer_clock_step.so"),
+            environment = {"LD_PRELOAD": world.library_to_preload("libfiletimer_clock_step.so"),
                            "CLOCK_STEP": world.folder / "step"}
             self.clock = environment  # the wall clock of a machine is one: workers see its steps, too
         self.trouble = None

@@ -502,6 +502,12 @@ class World:
             last_pid.write_text(before)  # else the next server may get the pid of an earlier one
         return self.made(Process(self, name, popen.pid, popen), spawn)
 
+    def library_to_preload(self, name):
+        """Returns a path without the spaces and colons at which the linker splits LD_PRELOAD."""
+        link = self.folder / name
+        link.symlink_to(built(f"../tests/process/{name}"))
+        return link
+
     def ask(self, *words, bound_s=BOUND_S):
         """Runs timer_client, and returns its exit status and output."""
         try:

@@ -321,9 +321,9 @@ class WithoutMemory(ServerCase):
 
     def setUp(self):
         folder = suite.folder_of(self, "memory")
-        library = os.path.join(os.environ["FILETIMER_BIN_DIR"], "../tests/process/libfiletimer_no_memory.so")
+        library = suite.library_to_preload(self, "libfiletimer_no_memory.so")
         self.flag = pathlib.Path(folder, "flag")
-        with unittest.mock.patch.dict(os.environ, LD_PRELOAD=os.path.abspath(library), NO_MEMORY=str(self.flag),
+        with unittest.mock.patch.dict(os.environ, LD_PRELOAD=library, NO_MEMORY=str(self.flag),
                                       NO_MEMORY_OVER=str(self.over)):
             super().setUp()
         self.record("server_started")  # which takes more than is left to some tests

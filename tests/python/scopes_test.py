@@ -849,8 +849,8 @@ class WallClock(ServerCase):
 
     def setUp(self):
         self.step = os.path.join(suite.folder_of(self, "clock"), "step")
-        library = os.path.join(os.environ["FILETIMER_BIN_DIR"], "../tests/process/libfiletimer_clock_step.so")
-        clocks = {"LD_PRELOAD": os.path.abspath(library), "ASAN_OPTIONS": "verify_asan_link_order=0",
+        library = suite.library_to_preload(self, "libfiletimer_clock_step.so")
+        clocks = {"LD_PRELOAD": library, "ASAN_OPTIONS": "verify_asan_link_order=0",
                   "CLOCK_STEP": self.step}
         with unittest.mock.patch.dict(os.environ, clocks):
             super().setUp()

@@ -4,6 +4,7 @@ A case that cannot run here is reported as one line, "skipped: NAME: REASON", wh
 file of which no case ran exits with 77, which CTest shows as skipped.
 """
 import contextlib
+import os
 import pathlib
 import shutil
 import sys
@@ -20,6 +21,13 @@ def folder_of(test, kind, below=None):
     folder = tempfile.mkdtemp(prefix=f"filetimer-{kind}-", dir=below)
     test.addCleanup(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def library_to_preload(test, name):
+    """Returns a path of a built library without the spaces and colons at which the linker splits LD_PRELOAD."""
+    link = os.path.join(folder_of(test, "preload"), name)
+    os.symlink(os.path.abspath(os.path.join(os.environ["FILETIMER_BIN_DIR"], "../tests/process", name)), link)
+    return link
 
 
 def end(process):

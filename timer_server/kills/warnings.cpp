@@ -22,8 +22,8 @@ void Warnings::warn() {
   std::map<std::pair<Worker*, bool>, std::vector<Scope>> found;
   for (const DeadlineScan::SoftDueScope& due : std::exchange(noted_, {})) {
     Worker* const worker = core_.workers.find(*due.process);
-    if (worker == nullptr) {
-      continue;  // it was removed after the scan
+    if (worker == nullptr || std::ranges::find(worker->pages, due.page) == worker->pages.end()) {
+      continue;  // the worker or its page was removed after the scan
     }
     if (auto warning = warning_of(due)) {
       found[{worker, warning->passed.signal == 0}].push_back(std::move(*warning));

@@ -391,6 +391,9 @@ void WatchRegistry::take_out(Worker& worker, const WorkerPage& page, std::string
                     worker.process->pid),
         name, worker.process->pid);
   }
+  if (!reason.empty()) {
+    flush_(worker, reason);
+  }
   const Instant now = Instant::now();
   std::vector<std::string> records;
   for (const SlotReading& reading : held->open_slots()) {

@@ -34,9 +34,12 @@ namespace filetimer {
 // orphaned: its open scopes are recorded as left open, and its file is removed.
 class WatchRegistry : NotCopied {
  public:
-  // `on_remove` is called before a worker is removed: the owner of its scopes removes them.
-  WatchRegistry(Core& core, std::function<void(Worker&)> on_remove)
-      : core_(core), on_remove_(std::move(on_remove)) {}
+  // `on_remove` is called before a worker is removed: the owner of its scopes removes them. `flush`
+  // is called before a worker's scopes are recorded as left open, with the reason: it writes the
+  // records that stand before these.
+  WatchRegistry(Core& core, std::function<void(Worker&)> on_remove,
+                std::function<void(const Worker&, std::string_view)> flush)
+      : core_(core), on_remove_(std::move(on_remove)), flush_(std::move(flush)) {}
 
   // --- workers ---
 
@@ -152,6 +155,7 @@ class WatchRegistry : NotCopied {
 
   Core& core_;
   const std::function<void(Worker&)> on_remove_;
+  const std::function<void(const Worker&, std::string_view)> flush_;
   // Of the workers' environments: WorkerFacts::variables.
   const std::vector<std::string> variables_ = variables_needed_by(core_.settings.drop_ins);
   std::uint64_t batch_ = 0;

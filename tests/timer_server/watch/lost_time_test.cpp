@@ -124,7 +124,7 @@ TEST_CASE("The reads of facts and the evidence of kills do not wait for each oth
   CoreStage stage;
   SideThreads& threads = stage.core.side_threads;
   const BusyThreads busy(threads, SideThreads::Lane::kQuick);
-  WatchRegistry registry(stage.core, [](Worker&) {});
+  WatchRegistry registry(stage.core, [](Worker&) {}, {});
   const auto worker = registry.worker_for(process_of(child));
   REQUIRE(worker.has_value());
   CHECK(testing::wait_until([&] {
