@@ -19,8 +19,10 @@ constexpr int kThreads = 16;
 constexpr double kTargetStacksMs = 100;
 constexpr std::chrono::milliseconds kLead{50};
 constexpr std::array<const char*, 3> kLevels{"none", "proc", "stacks"};
-// Forking a thousand workers takes less.
-constexpr std::chrono::seconds kCrowdLead{2};
+// Sending the lines of that many workers takes less.
+constexpr std::chrono::milliseconds crowd_lead(int workers) {
+  return std::chrono::milliseconds{200 + 2 * workers};
+}
 
 Child fork_threads() {
   Pipe ready = make_pipe();
@@ -58,7 +60,7 @@ Samples crowd_signals(const Plan& plan, const std::string& level, int workers, R
                          fmt::format("{}/crowd-{}-{}", plan.memory_dir, workers, level), "",
                          {"--evidence", level});
   std::vector<Child> crowd = fork_crowd(workers);
-  const double deadline = unix_in(kCrowdLead);
+  const double deadline = unix_in(crowd_lead(workers));
   for (const Child& worker : crowd) {
     server.send(request_line(worker.pid(), "forward", deadline));
   }
@@ -73,7 +75,7 @@ Samples bare_crowd_signals(int workers) {
   const std::vector<Child> crowd = fork_crowd(workers);
   const ClockReading now = ClockReading::now();
   for (const Child& worker : crowd) {
-    bare.arm(worker.pid(), {now.mono + kCrowdLead, 0});
+    bare.arm(worker.pid(), {now.mono + crowd_lead(workers), 0});
   }
   return bare.signals();
 }
