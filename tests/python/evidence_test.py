@@ -309,10 +309,11 @@ class HungHelper(unittest.TestCase):
 
 
 class Peers(unittest.TestCase):
-    def start(self, count):
+    def start(self, count, job_of_last="8812"):
         self.workers = []
         for rank in range(count):
-            worker = subprocess.Popen(["sleep", "60"], env={**os.environ, "RANK": str(rank), "SLURM_JOB_ID": "8812"})
+            job = job_of_last if rank == count - 1 else "8812"
+            worker = subprocess.Popen(["sleep", "60"], env={**os.environ, "RANK": str(rank), "SLURM_JOB_ID": job})
             self.addCleanup(suite.end, worker)
             self.workers.append(worker)
             self.client("acquire", "--scope", "x", "--timeout", "1h", "--pid", str(worker.pid))
@@ -342,6 +343,20 @@ class Peers(unittest.TestCase):
         for rank in 5, 0, 3:  # two peers are looked at together: 0 and 1
             self.expire(rank)
         self.assertEqual(self.peers(), [0, 1, 2, 4])
+
+    def test_a_kill_does_not_wait_for_the_evidence_of_peers_of_another_job(self):
+        self.server = server_with_hung_helper(self, "--evidence-timeout", "60s")
+        helper = pathlib.Path(self.server.dir).with_name("filetimer-stacks")
+        go = helper.with_name("go")
+        helper.write_text(f'#!/bin/sh\n[ -e {go} ] && exit\nread pid rest\n: > "$0.$pid"\nexec sleep 60\n')
+        self.start(3, job_of_last="8813")
+        self.expire(0)
+        suite.wait_until(lambda: all(pathlib.Path(f"{helper}.{each.pid}").exists() for each in self.workers[:2]))
+        go.touch()
+        self.expire(2)
+        self.assertEqual(self.workers[2].wait(timeout=suite.BOUND_S), -signal.SIGKILL)
+        self.assertIsNone(self.workers[0].poll())
+        self.assertEqual(self.peers(), [1])
 
     def test_of_many_workers_a_dump_has_those_in_the_least_common_scopes_of_their_job(self):
         self.server = filetimer.Server("--evidence", "none", dir=suite.folder_of(self, "python") + "/run")

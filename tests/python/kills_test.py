@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Kills with several scopes, releases or halts beside them, and a server without disk or memory."""
 import contextlib
+import ctypes
 import fcntl
 import json
 import math
@@ -208,6 +209,25 @@ class SeveralScopes(ServerCase):
         self.assertEqual(worker.wait(timeout=suite.BOUND_S), -signal.SIGKILL)
         self.assertEqual(self.killed(worker, "job")["reason"], "the worker survived SIGTERM, and another scope expired")
         self.assertEqual(self.killed(worker, "(idle)")["verdict"], "dead")
+
+
+class PipeTakenOver(ServerCase):
+    options = ("--max-interval", "20ms", *SIGNALS_WAIT)
+
+    def test_the_scopes_of_a_worker_with_a_kill_stay_until_its_signal_which_cancels_them(self):
+        workers = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
+        for worker in workers:
+            self.addCleanup(suite.end, worker)
+            self.client("acquire", "--scope", "far", "--timeout", "1h", "--pid", str(worker.pid))
+        self.client("acquire", "--scope", "step", "--timeout", "200ms", "--pid", str(workers[0].pid))
+        self.wait_for_stage("recorded")
+        other = f"{self.folder}/pipe"
+        os.mkfifo(other, 0o600)
+        self.addCleanup(os.close, os.open(other, os.O_RDONLY | os.O_NONBLOCK))
+        os.rename(other, self.server.fifo)
+        suite.wait_until(lambda: not self.open_scopes(workers[1].pid))
+        pathlib.Path(self.dir, "go").touch()
+        self.assertEqual(self.record("killed", workers[0].pid).get("cancelled"), ["far"])
 
 
 class Sessions(ServerCase):
@@ -721,6 +741,19 @@ class StopSignals(unittest.TestCase):
                 self.assertEqual((stopped["reason"], stopped["command_status"], server.returncode),
                                  (reason, status, status))
                 self.assertEqual("a second SIGTERM: killing COMMAND" in said, reason == "forced")
+
+    def test_the_exit_status_is_that_of_a_kill_if_command_has_not_exited_when_the_server_ends(self):
+        server = subprocess.Popen([SERVER, "--dir", os.path.join(suite.folder_of(self, "python"), "run"), "--", "sh",
+                                   "-c", "echo $$; exec sleep 60"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.addCleanup(suite.end, server)
+        command = int(server.stdout.readline())
+        # The server cannot reap it before this process, which traces it, has let it go.
+        if ctypes.CDLL(None).ptrace(0x4206, command, None, None) != 0:  # PTRACE_SEIZE
+            self.skipTest("no process can be traced here")
+        self.addCleanup(os.waitpid, command, 0x40000000)  # __WALL
+        suite.wait_until(lambda: server.poll() is not None or server.send_signal(signal.SIGTERM))
+        self.assertEqual(suite.state_of(command), "Z")
+        self.assertEqual(server.returncode, 128 + signal.SIGKILL)
 
 
 class Messages(ServerCase):

@@ -1017,6 +1017,9 @@ class DryRun(ServerCase):
                 with contextlib.ExitStack() as scopes:
                     for number in range(600):
                         scopes.enter_context(filetimer.expires(60, f"outer {number}"))
+                    for number in range(300 * 16):
+                        with filetimer.expires(60, f"ended {number // 16}"):
+                            pass
                     say("in")
                     with filetimer.expires(float(sys.argv[1]), "inner"):
                         sys.stdin.read()
@@ -1026,6 +1029,12 @@ class DryRun(ServerCase):
         listed = [each["pid"] for each in incident["open_scopes"]]
         self.assertEqual([listed.count(each.pid) for each in workers], [512, 512])
         self.assertEqual(incident["omitted"], 2 * 601 - 1024)
+        # Of 8192 ended scopes as well, the last ones. A page has 15 of each name.
+        for each in workers:
+            ended = {int(scopes["scope"].split()[1]): len(scopes["ended"]) for scopes in incident["ended_scopes"]
+                     if scopes["pid"] == each.pid}
+            self.assertEqual((sum(ended.values()), min(ended), ended[min(ended)]), (4096, 26, 1))
+        self.assertEqual(incident["ended_omitted"], 2 * 300 * 15 - 8192)
 
     def test_verdicts_of_two_seconds_are_of_one_incident(self):
         self.start_worker("with filetimer.expires(1.8), filetimer.expires(0.2): time.sleep(60)")

@@ -446,6 +446,28 @@ class Sweeps(ServerCase):
         os.rmdir(folder)
         suite.wait_until(lambda: os.path.isdir(folder))
 
+    def test_a_page_without_a_lock_whose_worker_the_server_has_no_descriptor_to_open_is_kept(self):
+        worker = self.start_worker("""
+            sys.stdin.readline()
+            with filetimer.expires(60):
+                os.closerange(3, 64)  # and with them the lock of the page
+                say("in")
+                time.sleep(60)
+            """)
+        os.kill(self.server.pid, signal.SIGSTOP)
+        limits = resource.prlimit(self.server.pid, resource.RLIMIT_NOFILE)
+        used = set(map(int, os.listdir(f"/proc/{self.server.pid}/fd")))
+        # The descriptor that is left is for the page.
+        resource.prlimit(self.server.pid, resource.RLIMIT_NOFILE, (sorted({*range(4096)} - used)[1], limits[1]))
+        print(file=worker.stdin, flush=True)
+        worker.stdout.readline()
+        [page] = pathlib.Path(self.dir, "scopes").glob(f"{worker.pid}-*")
+        os.kill(self.server.pid, signal.SIGCONT)
+        suite.wait_until(lambda: self.records("rejected") or not page.exists())
+        resource.prlimit(self.server.pid, resource.RLIMIT_NOFILE, limits)
+        self.assertEqual((page.exists(), self.records("left_open")), (True, []))
+        self.assertIn("Too many open files", self.records("rejected")[0]["reason"])
+
 
 class OtherPrograms(ServerCase):
     options = ("--evidence-timeout", "20s")
