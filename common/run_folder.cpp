@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <climits>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -169,14 +170,18 @@ Result<UniqueFd> create_run_folder(const std::string& dir) {
   if (!path.starts_with('/')) {
     return system_error(fmt::format("cannot find the working directory for '{}'", path), ENOENT);
   }
+  if (path.size() >= PATH_MAX) {  // before any of its parents is made
+    return system_error(fmt::format("cannot make the folder '{}'", path), ENAMETOOLONG);
+  }
   std::error_code ec;
   const auto parent = std::filesystem::path(path).parent_path();
   // The root is its own parent, and may be one that cannot be looked at, as in a sandbox.
   if (parent != path && !std::filesystem::exists(parent, ec)) {
-    // Parents are private from the start, independent of the umask.
+    // Parents are private from the start, independent of the umask, and checked.
     FILETIMER_TRY(create_run_folder(parent.string()));
+  } else {
+    FILETIMER_TRY(check_parents(path));
   }
-  FILETIMER_TRY(check_parents(path));
   if (::mkdir(path.c_str(), 0700) == 0) {
     (void)!::chmod(path.c_str(), 0700);  // the umask may forbid its own user the search, as 0177
   } else if (errno != EEXIST) {

@@ -127,6 +127,12 @@ class WithoutServer(unittest.TestCase):
             self.assertTrue(done.stderr.endswith("/requests': there is no such pipe\n"), done.stderr)
             os.unlink(page)
 
+    def test_no_folder_is_made_of_a_path_that_is_too_long(self):
+        folder = suite.folder_of(self, "python")
+        run_python("import sys, filetimer; filetimer.configure(sys.argv[1])", os.path.join(folder, *["x" * 200] * 21),
+                   stderr=subprocess.DEVNULL, check=True)
+        self.assertEqual(os.listdir(folder), [])
+
     def test_errors_can_be_pickled(self):
         error = pickle.loads(pickle.dumps(filetimer.ScopeExpired("forward", 30.0, 30.1)))
         self.assertEqual((error.scope, error.timeout, error.elapsed), ("forward", 30.0, 30.1))

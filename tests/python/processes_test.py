@@ -11,7 +11,7 @@ import unittest
 
 import filetimer
 import suite
-from harness import CLIENT, ServerCase, worker_test, with_slow
+from harness import CLIENT, ServerCase, run_python, worker_test, with_slow
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -416,6 +416,18 @@ class Ends(ServerCase):
                     time.sleep(60)
             """, status=-signal.SIGKILL)
         self.assertEqual(self.record("expired")["scope"], "hung")
+
+    def test_the_package_works_where_python_has_made_its_native_module_before(self):
+        # As Python 3.13 does in the main interpreter where a subinterpreter is the first to import the package.
+        done = run_python("if True:" """
+            import sys
+            from importlib import util
+            util.module_from_spec(util.spec_from_file_location("filetimer._native", sys.argv[1]))
+            import filetimer
+            with filetimer.configure(sys.argv[2]) as client, filetimer.Scope(60, "x", client=client) as scope:
+                assert scope.is_open
+            """, filetimer._native.__file__, self.dir)
+        self.assertEqual(done.returncode, 0)
 
     def test_a_hang_at_the_interpreters_end_is_still_watched(self):
         worker = self.start_worker("""

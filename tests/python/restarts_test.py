@@ -13,6 +13,7 @@ import time
 import filetimer
 import suite
 from harness import CLIENT, SERVER, SIGNALS_WAIT, ServerCase, with_slow
+from records import records
 
 
 class Restarts(ServerCase):
@@ -31,6 +32,16 @@ class Restarts(ServerCase):
         child = int(worker.stdout.readline())
         self.wait_for_stage("signalled")
         return worker, child
+
+    def test_a_record_does_not_continue_the_half_line_of_another_server_that_was_killed(self):
+        log = os.path.join(self.folder, "shared")  # no rule allows half a line without a killed server
+        server = filetimer.Server("--log", log, dir=os.path.join(self.folder, "other"))
+        self.addCleanup(server.close)
+        suite.wait_until(lambda: records([log], "server_started"))
+        with open(log, "a") as file:
+            file.write('{"schema":1,"event":"exp')
+        server.close()
+        self.assertEqual(len(records([log], "server_stopped")), 1)
 
     def test_the_next_server_kills_in_a_scope_that_has_the_name_of_idle_timeouts(self):
         self.server.close()

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import unittest.mock
 import weakref
 
@@ -82,6 +83,20 @@ class Scopes(ConfiguredCase):
         with filetimer.expires(math.inf, "x") as scope:
             self.assertEqual(scope.remaining, math.inf)
         self.assertEqual([filetimer.Scope(each).timeout for each in (1e9, 1e-12)], [1e9, 1e-9])
+
+    def test_numbers_of_numpy_are_seconds_and_its_times_are_refused(self):
+        class Scalar:  # numpy may be missing, and takes long to import
+            def __init__(self, kind):
+                self.dtype = types.SimpleNamespace(kind=kind)
+
+            def __float__(self):
+                return 1.5
+
+        for kind in ("f", "i", "u", "V", "", None, 3):
+            self.assertEqual(filetimer.Scope(Scalar(kind)).timeout, 1.5)
+        for kind in "mMbc":  # timedelta64, datetime64, bool_, complex128
+            with self.subTest(kind), self.assertRaisesRegex(TypeError, "a Scalar: expected seconds as a number, or"):
+                filetimer.Scope(Scalar(kind))
 
     def test_paused_stops_the_time_of_all_scopes_of_the_thread(self):
         with filetimer.expires(10, "x") as scope:

@@ -232,7 +232,10 @@ bool RecordLog::is_at_path() {
   if (identity_ != FileIdentity{at_path.st_dev, at_path.st_ino}) {
     return false;
   }
-  size_ = static_cast<std::uint64_t>(at_path.st_size);
+  const auto size = static_cast<std::uint64_t>(at_path.st_size);
+  // Another server has appended to it, and may have been killed in the middle of a line.
+  half_line_ = half_line_ || (size != size_ && ends_in_half_line(settings_.path));
+  size_ = size;
   return true;
 }
 

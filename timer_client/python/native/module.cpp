@@ -157,8 +157,10 @@ PyModuleDef g_definition = {PyModuleDef_HEAD_INIT,
 PyMODINIT_FUNC PyInit__native() {
   const Ref checked(check_interpreter(nullptr, nullptr));
   Ref module(checked ? PyModule_Create(&g_definition) : nullptr);
-  if (!module || !import_errors() || !add_client_type(module.get()) ||
-      !add_scope_type(module.get())) {
+  // The errors last: their import makes the module that is used if the package was not imported
+  // yet. For a subinterpreter CPython 3.13 makes the module in the main interpreter first.
+  if (!module || !add_client_type(module.get()) || !add_scope_type(module.get()) ||
+      !import_errors()) {
     return nullptr;
   }
   return module.release();

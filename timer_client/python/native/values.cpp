@@ -20,6 +20,16 @@ bool is_number(PyObject* value) {
          !PyBool_Check(value);
 }
 
+// Returns whether the value is a bool, a complex number, a timedelta64 or a datetime64 of numpy.
+// The latter two, in nanoseconds, would count as so many seconds.
+bool is_no_number_of_numpy(PyObject* value) {
+  const Ref dtype(PyObject_GetAttrString(value, "dtype"));
+  const Ref kind(dtype ? PyObject_GetAttrString(dtype.get(), "kind") : nullptr);
+  const char* const text = kind ? PyUnicode_AsUTF8AndSize(kind.get(), nullptr) : nullptr;
+  PyErr_Clear();
+  return text != nullptr && *text != '\0' && std::strchr("bcmM", *text) != nullptr;
+}
+
 // Does not import datetime: a timedelta is recognized by its total_seconds().
 bool to_seconds(PyObject* value, const char* what, double& seconds) {
   if (PyFloat_CheckExact(value)) {
@@ -27,7 +37,7 @@ bool to_seconds(PyObject* value, const char* what, double& seconds) {
     return true;
   }
   Ref number;
-  if (is_number(value)) {
+  if (is_number(value) && (PyLong_CheckExact(value) != 0 || !is_no_number_of_numpy(value))) {
     number = Ref(PyNumber_Float(value));
   } else if (!PyType_Check(value) && PyObject_HasAttrString(value, "total_seconds") != 0) {
     number = Ref(PyObject_CallMethod(value, "total_seconds", nullptr));
