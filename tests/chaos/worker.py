@@ -42,6 +42,8 @@ class Worker(History):
         move_to(self.file, HISTORY)
         self.file = HISTORY
         self.scopes, self.raising = {}, []
+        self.command = bytearray(4096)  # has what was read also if an exception comes right behind the call
+        self.owes_answer = False
         self.loop = None
         self.blocked = blocked_signals()
         driver = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -53,23 +55,31 @@ class Worker(History):
     def run(self):
         while True:
             try:
-                while command := os.read(SOCKET, 4096):
-                    self.carry_out(**json.loads(command))
+                while self.command[0] or os.readv(SOCKET, [self.command]):
+                    self.carry_out(**json.loads(self.command.rstrip(b"\0")))
                     if blocked_signals() != self.blocked:
                         os._exit(CHANGED)
                 os._exit(0)
             except filetimer.ScopeExpired:
                 self.leave_expired()
+                if self.owes_answer:  # to a command of which the history has no end
+                    self.answer(b'{"ok": false}')
+
+    def answer(self, line):
+        self.owes_answer = False
+        os.write(SOCKET, line)
 
     def carry_out(self, op, **args):
         number = self.begin(op, **args)
+        self.owes_answer = True
+        self.command[:] = bytes(len(self.command))
         try:
             result = getattr(self, "do_" + op)(**args) or {}
         except filetimer.ScopeExpired:
             raise
         except Exception as error:
             result = {"ok": False, "error": str(error)}
-        os.write(SOCKET, self.end(number, **result))
+        self.answer(self.end(number, **result))
 
     def leave_expired(self):
         for key in self.raising[:]:
