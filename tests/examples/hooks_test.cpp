@@ -35,17 +35,13 @@ Server::Setup requeuing(const TempFolder& temp, Environment environment,
                 "#!/bin/sh\necho \"$@\" >> " + temp.path("asked") + "\n");
   write_program(temp.path("bin/squeue"), kSqueue);
   environment["PATH"] = temp.path("bin") + ":/usr/bin:/bin";
-  Server::Setup setup;
-  setup.args = {"--on-expiry", example("requeue_slurm_job")};
-  setup.args.insert(setup.args.end(), more.begin(), more.end());
-  setup.environment = std::move(environment);
-  return setup;
+  more.insert(more.begin(), {"--on-expiry", example("requeue_slurm_job")});
+  return {.args = std::move(more), .environment = std::move(environment)};
 }
 
 // A PATH on which a hook finds timer_client.
 std::string path_with_client() {
-  const std::string client = client_path();
-  return client.substr(0, client.rfind('/')) + ":/usr/bin:/bin";
+  return client_path().substr(0, client_path().rfind('/')) + ":/usr/bin:/bin";
 }
 
 Record hook_of_expiry(const Server& server, const Environment& workers_environment = {}) {
@@ -102,16 +98,20 @@ TEST_CASE("Nothing is requeued for a spared worker, over MAX_REQUEUES, or outsid
 
 TEST_CASE("The ranks of the Slurm job get as many processors as sbatch was asked for") {
   const TempFolder temp;
-  write_program(temp.path("srun"), "#!/bin/sh\necho \"$1 $2\" >> " + temp.path("asked") + "\n");
+  const std::string asked = temp.path("asked");
+  write_program(temp.path("srun"), "#!/bin/sh\necho $1 $2 >> " + asked +
+                                       "\n[ $1 != --overlap ]  # a shutdown fails\n");
   Environment environment{{"PATH", temp.path() + ":/usr/bin:/bin"},
+                          {"BASH_FUNC_kill%%", "() { echo kill $1 >> " + asked + "; }"},
                           {"SLURM_NNODES", "2"},
                           {"SLURM_CPUS_PER_TASK", std::nullopt}};
   const std::string job = std::string(FILETIMER_EXAMPLES_DIR) + "/slurm_job";
   CHECK(run(job, {"true"}, environment).status == exited(0));
-  CHECK(contains(read_file(temp.path("asked")), "--kill-on-bad-exit=1 sh\n"));
+  CHECK(contains(read_file(asked), "--kill-on-bad-exit=1 sh\n"));
+  CHECK(contains(read_file(asked), "kill %1\n"));  // a pid may be another process's by then
   environment["SLURM_CPUS_PER_TASK"] = "7";
   CHECK(run(job, {"true"}, environment).status == exited(0));
-  CHECK(contains(read_file(temp.path("asked")), "--kill-on-bad-exit=1 --cpus-per-task=7\n"));
+  CHECK(contains(read_file(asked), "--kill-on-bad-exit=1 --cpus-per-task=7\n"));
 }
 
 TEST_CASE("The records of an expiry are posted to $WEBHOOK_URL") {

@@ -83,7 +83,7 @@ filetimer.configure("a\0b") -> InvalidArgument: dir has a NUL in it: expected a 
 filetimer.configure("") -> InvalidArgument: dir is empty: expected a path, or None
 filetimer.configure(timeouts="") -> InvalidArgument: timeouts is empty: expected a path, or None
 filetimer.Server(dir="") -> InvalidArgument: dir is empty: expected a path, or None
-filetimer.configure("\ud800x") -> InvalidArgument: dir is no UTF-8: '\ud800x'
+filetimer.configure("\ud800x") -> InvalidArgument: dir is no path: '\ud800x'
 filetimer.configure(3.5) -> TypeError: expected str, bytes or os.PathLike object, not float
 filetimer.configure(missing="maybe") -> InvalidArgument: missing is 'maybe': expected 'ignore', 'wait' or 'raise'
 filetimer.configure(timeout=-1) -> InvalidArgument: the timeout of configure() is -1: expected at least 0 (s)
@@ -115,6 +115,15 @@ class WithoutServer(unittest.TestCase):
         for error in (errors.RpcTimeoutError, errors.RendezvousTimeoutError, filetimer.ScopeExpired):
             self.assertTrue(issubclass(error, TimeoutError))
         self.assertTrue(issubclass(errors.InvalidArgument, ValueError))
+
+    def test_a_path_has_the_encoding_of_the_file_system(self):
+        folder = os.path.join(suite.folder_of(self, "python"), "ö")
+        os.mkdir(folder)
+        pathlib.Path(folder, "t.toml").write_text("x = 3")
+        run_python("import sys, filetimer; filetimer.configure(sys.argv[1], timeouts=sys.argv[1] + '/t.toml')", folder,
+                   env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+                   stderr=subprocess.DEVNULL, check=True)
+        self.assertIn("server", os.listdir(folder))
 
     def test_a_status_page_that_cannot_be_made_is_named_with_the_reason(self):
         page = suite.folder_of(self, "python") + "/server"

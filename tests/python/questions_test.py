@@ -570,6 +570,19 @@ class OwnServer(unittest.TestCase):
             server = int(keeper.stdout.readline().rpartition("=")[2])
         wait_until(lambda: not is_alive(server))
 
+    def test_no_process_gets_a_signal_that_has_the_pid_of_a_server_that_had_ended(self):
+        note = os.path.join(suite.folder_of(self, "python"), "note")
+        words = ["bash", "--posix", "-c", 'kill() { : >"$NOTE"; }; ' + _server._KEEPER, "", "sh", "-c", "echo $$"]
+        if not shutil.which(words[0]):
+            self.skipTest("no bash")  # the sh of many systems, which reaps it at once
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              env={**os.environ, "NOTE": note}) as keeper:
+            ended = int(keeper.stdout.readline())
+            wait_until(lambda: not os.path.exists(f"/proc/{ended}"))
+            keeper.stdin.close()
+            self.assertEqual(keeper.stderr.read(), "")  # at the end of its shells
+        self.assertFalse(os.path.exists(note))
+
     def test_one_that_was_closed_holds_no_descriptor(self):
         kept = []
 

@@ -30,9 +30,9 @@ def _path(value: _Path | None, what: str) -> str:
     if "\0" in path:
         raise InvalidArgument(f"{what} has a NUL in it: expected a path")
     try:
-        path.encode()
+        os.fsencode(path)
     except UnicodeEncodeError:
-        raise InvalidArgument(f"{what} is no UTF-8: {ascii(path)}") from None
+        raise InvalidArgument(f"{what} is no path: {ascii(path)}") from None
     return path
 
 
@@ -74,8 +74,8 @@ class Client(_native.Client):
         if rpc_timeout is not None:
             self._own_rpc_timeout = _native._seconds(rpc_timeout, "the rpc_timeout")
         self._has_stacks = stacks
-        self._connect(_path(dir, "dir"), timeout, _MISSING.index(missing), stacks, idle_timeout,
-                      _path(timeouts, "timeouts"))
+        self._connect(os.fsencode(_path(dir, "dir")), timeout, _MISSING.index(missing), stacks, idle_timeout,
+                      os.fsencode(_path(timeouts, "timeouts")))
         if stacks:
             _stacks.offer(self)
 
@@ -133,12 +133,7 @@ def client_of_callback(idle_timeout: _Seconds | None) -> Client | None:
     parents = _native._default_client()
     if _configured_in == os.getpid() or parents.closed:
         return None
-    folder = os.path.dirname(parents.target)
-    try:
-        folder.encode()
-    except UnicodeEncodeError:  # the environment names it: an argument that is no UTF-8 is refused
-        folder = ""
-    return Client(folder or None, idle_timeout=idle_timeout, stacks=parents._has_stacks)
+    return Client(os.path.dirname(parents.target) or None, idle_timeout=idle_timeout, stacks=parents._has_stacks)
 
 
 class Steps:

@@ -83,12 +83,12 @@ class Client:
     def close(self) -> None: ...
     def _connect(
         self,
-        dir: str,
+        dir: bytes,
         timeout: _Seconds,
         missing: int,
         allow_tracing: bool,
         idle_timeout: _Seconds | None,
-        timeouts: str,
+        timeouts: bytes,
         /,
     ) -> None: ...
     def _stacks_file(self) -> str: ...

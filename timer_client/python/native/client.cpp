@@ -72,7 +72,7 @@ PyObject* connect(PyObject* self, PyObject* args) {
   int allow_tracing = 0;
   PyObject* idle_timeout = nullptr;
   const char* timeouts = nullptr;
-  if (PyArg_ParseTuple(args, "sOipOs", &dir, &timeout, &missing, &allow_tracing, &idle_timeout,
+  if (PyArg_ParseTuple(args, "yOipOy", &dir, &timeout, &missing, &allow_tracing, &idle_timeout,
                        &timeouts) == 0) {
     return nullptr;
   }
