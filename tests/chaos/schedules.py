@@ -6,6 +6,7 @@ it is a schedule: a step that does not apply (no such worker, no open scope) doe
 import contextlib
 import json
 import os
+import pathlib
 import random
 import shutil
 import signal
@@ -19,6 +20,7 @@ from world import BOUND_S, WORKER_KINDS, Bound, Gone, Skip, World, stat_of, wait
 
 OF_A_SEED = 12  # schedules
 WORKERS, SCOPES = 8, 8  # at most, of a world beside its first ones, and of a worker
+ADDR_NO_RANDOMIZE = 0x0040000  # a personality
 UNWATCHED = "hang-is-judged one-verdict record-links"  # promises that do not hold of a scope that is not watched
 STORM = 30  # children of a fork storm
 STOPPED_S = 0.5  # for the answer of a worker that may be stopped
@@ -287,6 +289,10 @@ class Run:
         else:
             self.world.excuse(UNWATCHED, "the lock of its page is lost before a server has read it",
                               subject=worker.name)
+        with contextlib.suppress(OSError):  # it has ended
+            if int(pathlib.Path(f"/proc/{worker.pid}/personality").read_text(), 16) & ADDR_NO_RANDOMIZE:
+                self.world.excuse(f"{UNWATCHED} released-in-time", "the lock alone tells its program from another one",
+                                  subject=worker.name)
         self.tell(worker, "close_fds")
 
     def step_reuse(self, worker):

@@ -302,7 +302,7 @@ class Restarts(ServerCase):
                 if not lives:
                     suite.end(worker)
                 self.start_next()
-                self.assertEqual(self.open_scopes(worker.pid), [])
+                suite.wait_until(lambda pid=worker.pid: not self.open_scopes(pid))  # its first iteration saves the page
                 self.assertEqual(self.records("left_open", worker.pid), [])
 
     def test_a_scope_of_the_pipe_from_before_a_reboot_is_left_open(self):
