@@ -237,6 +237,9 @@ Result<Request> Parser::parse(std::string_view line) {
     hint.x_page = request.x_page;
     return hint;
   }
+  if (request.x_timeout_s && !(*request.x_timeout_s > 0) && !request.is_release()) {
+    return failure(fmt::format("x_timeout_s is {}: expected over 0", *request.x_timeout_s));
+  }
   if (request.x_tid && *request.x_tid < 1) {
     return failure(fmt::format("x_tid is {}: expected over 0", *request.x_tid));
   }

@@ -414,6 +414,7 @@ void Server::act(LifeCycle::Action action, const std::string& why, int signal,
       break;
     case LifeCycle::Action::kAskCommandToEnd:
       children_.forward(signal, is_from_terminal);
+      children_.forward(SIGCONT, false);  // a stopped process acts on no other signal
       break;
     case LifeCycle::Action::kFinishKills:
       begin_stop(why);

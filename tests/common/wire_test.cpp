@@ -286,7 +286,7 @@ TEST_CASE("a key of our own clients with a wrong value is refused") {
        {Wrong{"x_timeout_s", "\"30\""}, Wrong{"x_timeout_s", "NaN"}, Wrong{"x_grace_s", "null"},
         Wrong{"x_grace_s", "true"}, Wrong{"x_soft_s", "\"5\""}, Wrong{"x_tid", "0"},
         Wrong{"x_tid", "-3"}, Wrong{"x_tid", "1.5"}, Wrong{"x_scope", "1"},
-        Wrong{"x_whole_process", "1"}, Wrong{"x_scope", "null"}}) {
+        Wrong{"x_whole_process", "1"}, Wrong{"x_scope", "null"}, Wrong{"x_timeout_s", "0"}}) {
     check_refused(line_with_extra(key, value), key);
   }
 }
@@ -311,7 +311,7 @@ TEST_CASE("requests of our clients are read back as they were written") {
         request.expiration_time = expiration;
         request.signal = 9;
         if (own) {
-          request.x_timeout_s = expiration;
+          request.x_timeout_s = expiration + 2;
           request.x_grace_s = expiration == 0 ? -1 : 0.25;
           request.x_soft_s = 1.75;
           request.x_tid = 4712;

@@ -17,7 +17,7 @@ import unittest.mock
 import filetimer
 import suite
 from filetimer import _ask
-from harness import CLIENT, SERVER, ServerCase
+from harness import CLIENT, SERVER, ServerCase, run_python
 from records import judge_logs, records, wait_for_record
 
 WAIT = """
@@ -289,6 +289,30 @@ class HungHelper(unittest.TestCase):
         self.assertEqual([(each["scope"], "threads" in each) for each in records([server.log], "warned")],
                          [("left", False), ("inside", True)])
         self.assertEqual(len(records([server.log], "hook")), 1)
+
+    def test_a_warning_waits_for_its_evidence_although_another_worker_ends(self):
+        server = server_with_hung_helper(self, "--evidence-timeout", "20s")
+        begun, go = (pathlib.Path(os.path.dirname(server.dir), name) for name in ("begun", "go"))
+        go.with_name("filetimer-stacks").write_text(f"#!/bin/sh\n: > {begun}\nuntil [ -e {go} ]; do sleep 0.01; done\n")
+        with filetimer.Client(server.dir) as client, client.expires(60, warn_after=0.02):
+            suite.wait_until(begun.exists)
+            run_python("import filetimer\nwith filetimer.expires(60): pass",
+                       env={**os.environ, "FILETIMER_DIR": server.dir})
+            suite.wait_until(lambda: records([server.log], "worker_ended"))
+            go.touch()
+            suite.wait_until(lambda: records([server.log], "warned"))
+        self.assertIn("threads", records([server.log], "warned")[0])
+
+    def test_the_grace_period_begins_with_the_signal_behind_the_evidence(self):
+        server = server_with_hung_helper(self, "--evidence-timeout", "250ms")
+        run_python("import filetimer, signal, time\n"
+                   "with filetimer.expires(0.2, on_expiry='raise', grace=1):\n"
+                   "    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n"
+                   "    time.sleep(60)", env={**os.environ, "FILETIMER_DIR": server.dir})
+        server.close()
+        [warned], [expired] = (records([server.log], event) for event in ("warned", "expired"))
+        self.assertIn("missing", warned)
+        self.assertGreaterEqual(expired["mono_ns"] - warned["mono_ns"], 1_000_000_000)
 
     def check_dump(self, server, wait_s):
         with filetimer.Client(server.dir) as client, client.expires(60):

@@ -296,6 +296,54 @@ class StoppedWorkers(ServerCase):
             self.assertEqual(expired["deadline_mono_ns"] - expired["acquired_mono_ns"], 2_000_000_000)
 
 
+class LogInAPipe(unittest.TestCase):
+    def setUp(self):
+        self.folder = suite.folder_of(self, "python")
+        self.log = self.folder + "/log"
+        os.mkfifo(self.log)
+        self.pipe = os.open(self.log, os.O_RDWR | os.O_NONBLOCK)
+        self.addCleanup(os.close, self.pipe)
+        fcntl.fcntl(self.pipe, fcntl.F_SETPIPE_SZ, 4096)
+
+    def start(self, *options):
+        server = filetimer.Server("--log", self.log, *options, dir=self.folder + "/run")
+        self.addCleanup(server.close)
+        self.client = filetimer.Client(server.dir)
+        self.addCleanup(self.client.close)
+        return server
+
+    def wait_for_trouble(self, trouble):
+        suite.wait_until(lambda: trouble in filetimer.admin.status(client=self.client).json)
+
+    def test_sighup_opens_the_file_that_has_replaced_a_full_one(self):
+        os.write(self.pipe, b"x" * 4095 + b"\n")
+        server = self.start()
+        self.wait_for_trouble("does not answer")
+        os.rename(self.log, self.log + ".old")
+        os.kill(server.pid, signal.SIGHUP)
+        suite.wait_until(lambda: os.path.exists(self.log) and records([self.log], "server_started"))
+
+    def test_half_a_record_in_one_that_sighup_opens_again_spoils_no_other(self):
+        server = self.start("--evidence-command", "head -c 30000 /dev/zero | tr '\\0' x")
+        worker = subprocess.Popen([sys.executable, "-c", "import filetimer, time\nwith filetimer.expires(0.1): "
+                                   "time.sleep(60)"], env={**os.environ, "FILETIMER_DIR": server.dir})
+        self.addCleanup(suite.end, worker)
+        text = b""
+
+        def is_written(event):
+            nonlocal text
+            with contextlib.suppress(BlockingIOError):
+                text += os.read(self.pipe, 4096)
+            return b'"event":"%s"' % event in text
+
+        suite.wait_until(lambda: is_written(b"evidence_command"))
+        os.kill(server.pid, signal.SIGHUP)
+        self.wait_for_trouble("cannot write")
+        suite.wait_until(lambda: is_written(b"killed"))
+        whole = [line for line in text.splitlines() if line.startswith(b"{") and line.endswith(b"}")]
+        self.assertEqual([json.loads(line)["event"] for line in whole].count("evidence_command"), 1)
+
+
 class Pages(ServerCase):
     def test_a_name_that_leads_elsewhere_is_refused(self):
         pathlib.Path(self.server.fifo).write_text('{"version": 1, "x_page": "../kills/page"}\n')
@@ -329,6 +377,12 @@ class LinkToTheLog(ServerCase):
         # In one step, because a sweep may come at any moment.
         os.rename(os.path.dirname(link), os.path.join(self.folder, "removed"))
         suite.wait_until(lambda: os.path.islink(link) and os.readlink(link) == log)
+
+    def test_it_is_removed_by_a_server_whose_log_is_in_the_directory(self):
+        dir = os.path.join(self.folder, "moved")
+        for log, is_linked in (self.folder + "/elsewhere", True), (dir + "/expired.jsonl", False):
+            with filetimer.Server("--log", log, dir=dir):
+                self.assertEqual(os.path.lexists(dir + "/log_link"), is_linked)
 
     def test_there_is_none_to_a_log_that_each_process_has_anew(self):
         self.assertFalse(os.path.lexists(self.server_with("/dev/stderr", "unlinked")))

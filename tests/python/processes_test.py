@@ -12,6 +12,7 @@ import unittest
 import filetimer
 import suite
 from harness import CLIENT, ServerCase, run_python, worker_test, with_slow
+from records import records
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -253,6 +254,24 @@ class RemovedPages(ServerCase):
             os.remove(f"{self.dir}/scopes/p-{number}")
         worker.kill()
         self.assertEqual(self.record("left_open", worker.pid)["scope"], "inside")
+
+    def test_one_without_a_lock_is_rejected_once_while_its_worker_lives(self):
+        metrics = self.folder + "/metrics"
+        server = filetimer.Server("--max-interval", "50ms", "--metrics", metrics, dir=self.folder + "/swept")
+        self.addCleanup(server.close)
+        worker = subprocess.Popen([os.path.join(os.environ["FILETIMER_BIN_DIR"], "page_worker")],
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(suite.end, worker)
+        worker.stdout.readline()
+        for words in f"make {server.dir} p-1", "unlock":
+            print(words, file=worker.stdin, flush=True)
+            worker.stdout.readline()
+        suite.wait_until(lambda: records([server.log], "rejected"))
+        for _ in range(3):  # each sweep replaces them
+            os.remove(metrics)
+            suite.wait_until(lambda: os.path.exists(metrics))
+        server.close()
+        self.assertEqual(records([server.log], "server_stopped")[0]["rejected"], 1)
 
     def test_those_of_workers_that_have_ended_before_the_server_looks_are_not_rejected(self):
         self.configure()

@@ -238,6 +238,31 @@ class Questions(ConfiguredCase):
         asyncio.run(ask_in_two_tasks())
 
 
+class Shutdowns(ServerCase):
+    def test_one_for_workers_waits_for_a_worker_that_has_asked_for_it_and_hung_up(self):
+        request = '{"version":1,"request":"shutdown","graceful":"workers","wait_s":60}'
+        other = self.start_worker("with filetimer.expires(60): say('in')\ntime.sleep(60)")
+        other.stdout.readline()
+        asker = self.start_worker("""
+            import socket
+            with filetimer.expires(60), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
+                control.connect(os.environ["FILETIMER_DIR"] + "/control")
+                control.send(sys.argv[1].encode())
+                control.recv(4096)
+            say("asked")
+            time.sleep(60)
+            """, request)
+        asker.stdout.readline()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
+            control.connect(self.dir + "/control")
+            control.send(request.encode())
+            other.kill()
+            wait_until(lambda: [each["pid"] for each in json.loads(control.recv(65536)).get("workers", [])] ==
+                       [asker.pid])
+            asker.kill()
+            self.assertEqual(self.record("server_stopped")["reason"], "shutdown: workers")
+
+
 class Interrupted(ServerCase):
     def assert_interrupted(self, script):
         worker = self.start_worker(script)
@@ -526,6 +551,19 @@ class OwnServer(unittest.TestCase):
         self.addCleanup(os.umask, os.umask(0o177))
         with filetimer.Server() as server:
             self.assertEqual(os.stat(os.path.dirname(server.dir)).st_mode & 0o777, 0o700)
+
+    def test_that_of_a_command_is_its_users_too_and_has_an_absolute_path(self):
+        self.addCleanup(os.umask, os.umask(0o177))
+        folder = suite.folder_of(self, "python")
+        os.chmod(folder, 0o700)
+        with open(folder + "/filetimer", "w"):  # so that there is no default directory
+            pass
+        os.mkdir(folder + "/relative")
+        for temporary in folder, "relative":
+            done = subprocess.run([SERVER, "--log", "log", "--", "sh", "-c", 'stat -c "%a %n" "$FILETIMER_DIR"'],
+                                  cwd=folder, env={**os.environ, "XDG_RUNTIME_DIR": folder, "TMPDIR": temporary},
+                                  stdout=subprocess.PIPE, text=True, timeout=BOUND_S)
+            self.assertRegex(done.stdout, "^700 /")
 
     def test_it_ends_with_its_object_whatever_its_options_say(self):
         for options in (), ("--detach",):

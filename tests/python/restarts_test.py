@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -87,6 +88,32 @@ class Restarts(ServerCase):
         suite.wait_until(has_moved)
         with filetimer.expires(60, "step") as step:
             self.assertEqual(step.times().timeout, 600)
+
+    def test_a_server_that_was_killed_while_it_started_leaves_nothing_in_the_way(self):
+        self.server.close()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
+            left.bind(self.dir + "/control.new")
+        self.start_next()
+        self.client("ping")
+
+    def test_the_pipe_of_a_killed_server_gives_way_to_a_link_to_a_pipe_elsewhere(self):
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.server.close()
+        elsewhere = os.path.join(self.folder, "pipe")
+        self.server = filetimer.Server("--fifo", elsewhere, dir=self.dir)
+        self.addCleanup(self.server.close)
+        self.assertEqual(os.readlink(self.dir + "/requests"), elsewhere)
+
+    def test_the_terms_of_an_earlier_server_do_not_count(self):
+        self.server.close()
+        self.server = filetimer.Server("--max-timeout", "1m", "--default-timeout", "30s", dir=self.dir)
+        client = self.configure()
+        for granted_s in 60, 3600:
+            with filetimer.expires(3600):
+                self.assertEqual([each["granted_s"] for each in self.listed_scopes()], [granted_s])
+            self.start_next()
+        with self.assertRaisesRegex(ValueError, "--default-timeout"):
+            client.start()
 
     def test_a_release_waits_for_the_next_server(self):
         worker = self.start_worker("sys.stdin.read()")

@@ -773,6 +773,18 @@ class EnteredAgain(ConfiguredCase):
         self.assertEqual(self.open_scopes(), [])
 
 
+class LinesOfTwoProcesses(ServerCase):
+    def test_one_that_is_older_than_the_process_does_not_hold_up_the_next(self):
+        worker = self.start_worker("time.sleep(60)")
+        lines = ({"version": 1, "pid": worker.pid, "scope_id": name, "signal": 0, "x_timeout_s": timeout_s,
+                  "expiration_time": time.time() + left_s} for name, left_s, timeout_s in
+                 (("of the process before", 10, 3600), ("mine", 3600, 3600)))
+        with open(self.server.fifo, "w") as pipe:
+            pipe.write("".join(json.dumps(each) + "\n" for each in lines))
+        suite.wait_until(lambda: self.open_scopes(worker.pid) == ["mine"])
+        self.assertRegex(self.record("rejected")["reason"], "started after the request was written$")
+
+
 class Unconfigured(ServerCase):
     test_the_first_scope_makes_the_client_and_after_close_there_is_none = worker_test("""
         filetimer.close()  # there is no client

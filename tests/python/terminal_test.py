@@ -348,6 +348,9 @@ class PipeOfAnotherServer(ServerCase):
         acquire = self.run_client("acquire", "--scope", "s", "--timeout", "1h", "--pid", "2")
         self.assertEqual(acquire.returncode, 2)
         self.assertIn("pid 2 is not a process's own id (a thread's?): expected a process\n", acquire.stderr)
+        line = '{"version":1,"pid":2,"scope_id":"s","expiration_time":0,"signal":0}\n'
+        pathlib.Path(self.server.fifo).write_text(line)
+        self.assertEqual(self.record("rejected")["reason"], "pid 2 is a thread of the kernel")
 
     def test_no_pid_of_another_namespace_is_sent_to_it(self):
         prefix = ("unshare", "--pid", "--fork", "--mount-proc")
@@ -598,6 +601,19 @@ class Shell(TerminalCase):
         self.assertRegex(self.say("t log; echo done.", "done."), colour)
         self.assertNotRegex(self.say("t log | cat; echo done.", "done."), colour)
         self.assertNotRegex(self.say("NO_COLOR=1 t log; echo done.", "done."), colour)
+
+
+class StoppedCommand(ServerCase):
+    def test_it_runs_on_and_ends_when_its_server_is_asked_to_end(self):
+        for ask in (lambda: server.terminate(), lambda: self.client("shutdown")):
+            self.server.close()
+            server = subprocess.Popen([SERVER, "--dir", self.dir, "--", "sh", "-c", "echo $$; kill -STOP $$; sleep 60"],
+                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            self.addCleanup(suite.end, server)
+            command = int(server.stdout.readline())
+            wait_until(lambda: state_of(command) == "T")
+            ask()
+            self.assertEqual(server.wait(timeout=BOUND_S), 128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -242,6 +242,9 @@ TEST_CASE("fresh directories of killed servers are removed, and those in use are
   write_file(with_a_log / "expired.jsonl", "");
   const auto with_something_else = make_folder("run-2-abcdef", 2h);
   std::filesystem::create_symlink("elsewhere", with_something_else / "server");
+  for (const auto& old : {with_a_log, with_something_else}) {
+    make_folder(old, 2h);  // what was made in it has made it new
+  }
   const auto half_made = make_folder("run-3-abcdef", 2h);
   const auto being_made = make_folder("run-4-abcdef", 50min);
   const Finished next = run_server({"--", "/bin/true"}, environment);

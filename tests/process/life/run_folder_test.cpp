@@ -67,6 +67,7 @@ TEST_CASE("directory, pipe and log are private, and one line of output says wher
   CHECK(is_pipe(server.fifo()));
   CHECK(fs::symlink_status(server.fifo()).permissions() == fs::perms(0600));
   CHECK(fs::symlink_status(server.log()).permissions() == fs::perms(0600));
+  CHECK(fs::symlink_status(server.dir() + "/control").permissions() == fs::perms(0600));
   CHECK(server.out() == server.ready_line() + "\n");
   // systemd-tmpfiles leaves a directory alone that it cannot lock.
   const filetimer::UniqueFd folder(::open(server.dir().c_str(), O_RDONLY | O_CLOEXEC));
