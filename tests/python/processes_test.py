@@ -263,9 +263,11 @@ class RemovedPages(ServerCase):
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.addCleanup(suite.end, worker)
         worker.stdout.readline()
+        os.kill(server.pid, signal.SIGSTOP)  # a sweep must not find the page while it has its lock
         for words in f"make {server.dir} p-1", "unlock":
             print(words, file=worker.stdin, flush=True)
             worker.stdout.readline()
+        os.kill(server.pid, signal.SIGCONT)
         suite.wait_until(lambda: records([server.log], "rejected"))
         for _ in range(3):  # each sweep replaces them
             os.remove(metrics)
