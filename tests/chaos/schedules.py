@@ -291,8 +291,8 @@ class Run:
                               subject=worker.name)
         with contextlib.suppress(OSError):  # it has ended
             if int(pathlib.Path(f"/proc/{worker.pid}/personality").read_text(), 16) & ADDR_NO_RANDOMIZE:
-                self.world.excuse(f"{UNWATCHED} released-in-time", "the lock alone tells its program from another one",
-                                  subject=worker.name)
+                self.world.excuse(f"{UNWATCHED} released-in-time",
+                                  "without address randomisation a lost lock means an exec", subject=worker.name)
         self.tell(worker, "close_fds")
 
     def step_reuse(self, worker):

@@ -269,11 +269,17 @@ def server_with_hung_helper(test, *options):
     return server
 
 
+def helper_that_waits(server):
+    """Gives the server a helper for stacks that makes the first file returned, and ends once the second one exists."""
+    begun, go = (pathlib.Path(os.path.dirname(server.dir), name) for name in ("begun", "go"))
+    go.with_name("filetimer-stacks").write_text(f"#!/bin/sh\n: > {begun}\nuntil [ -e {go} ]; do sleep 0.01; done\n")
+    return begun, go
+
+
 class HungHelper(unittest.TestCase):
     def test_of_scopes_that_are_warned_about_together_the_first_open_one_has_the_evidence_and_one_hook_runs(self):
         server = server_with_hung_helper(self, "--on-warning", "true", "--evidence-timeout", "20s")
-        begun, go = (pathlib.Path(os.path.dirname(server.dir), name) for name in ("begun", "go"))
-        go.with_name("filetimer-stacks").write_text(f"#!/bin/sh\n: > {begun}\nuntil [ -e {go} ]; do sleep 0.01; done\n")
+        begun, go = helper_that_waits(server)
         with filetimer.Client(server.dir) as client, client.expires(60, "known"):
             os.kill(server.pid, signal.SIGSTOP)  # so that one scan finds both
             left, inside = (filetimer.Scope(60, name, client=client, warn_after=0.02) for name in ("left", "inside"))
@@ -292,8 +298,7 @@ class HungHelper(unittest.TestCase):
 
     def test_a_warning_waits_for_its_evidence_although_another_worker_ends(self):
         server = server_with_hung_helper(self, "--evidence-timeout", "20s")
-        begun, go = (pathlib.Path(os.path.dirname(server.dir), name) for name in ("begun", "go"))
-        go.with_name("filetimer-stacks").write_text(f"#!/bin/sh\n: > {begun}\nuntil [ -e {go} ]; do sleep 0.01; done\n")
+        begun, go = helper_that_waits(server)
         with filetimer.Client(server.dir) as client, client.expires(60, warn_after=0.02):
             suite.wait_until(begun.exists)
             run_python("import filetimer\nwith filetimer.expires(60): pass",

@@ -21,8 +21,9 @@ _STOP_S = 20
 # it. A shell ends the server when the pipe from this process closes, however this process ends, or has a
 # line, and a second one then removes the folder that is its $0. That one reads a pipe until the server and the
 # first shell have ended: a wait for a child needs SIGCHLD, which this process may have blocked. $SHELLOPTS
-# may have errexit, with which bash would end at the end of a pipe. Bash reaps a server that has ended by itself,
-# and another process may have got its pid: the folder of the process, which is kept open, says so.
+# may have errexit, with which bash would end at the end of a pipe. Bash reaps a server that has ended by itself, and
+# then another process may get its pid. So the shell keeps /proc/PID of the server open, which has no files once the
+# server is reaped, and signals the server only before that. Where there is no /proc it signals the pid.
 _KEEPER = ('set +e; exec 3<&0 4>&1 </dev/null >/dev/null; '
            '{ "$@" 3<&- 5>&1 >&4 4>&- & server=$!; exec 4>&-; '
            '{ { read -r _ <&3; [ -e /proc/self/fd/6/stat ] && kill -TERM "$server"; :; } 6<"/proc/$server" || '
