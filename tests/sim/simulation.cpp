@@ -864,7 +864,7 @@ class Simulation {
     note("driver", "files", fmt::format(R"(,"what":"{}")", what));
     may_end_ = may_end_ || kernel_.on_ready;
     if (what == 7) {
-      (void)::truncate(page.c_str(), 0);
+      (void)!::truncate(page.c_str(), 0);
       general_.insert({"record-times", "one-to-one"});  // a page that is cut short shows zeroes
     } else {
       std::filesystem::remove_all(is_page ? page : fmt::format("{}/{}", dir_, kFiles[what]), ec);

@@ -330,7 +330,7 @@ bool KillFiles::append(const std::string& id, std::span<const std::string> recor
       file ? retry_eintr([&] { return ::write(file.get(), text.data(), text.size()); }) : -1;
   if (written > 0 && written < size) {
     // The next stage must not stand behind half a line.
-    (void)::ftruncate(file.get(), ::lseek(file.get(), 0, SEEK_CUR) - written);
+    (void)!::ftruncate(file.get(), ::lseek(file.get(), 0, SEEK_CUR) - written);
     errno = ENOSPC;
   }
   if (written != size && !has_trouble_) {

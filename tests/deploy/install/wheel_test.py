@@ -9,7 +9,7 @@ import sys
 import zipfile
 
 import suite
-from installed import PYTHON_WORKER, SOURCE, VERSION, Case, run
+from installed import BUILD, PYTHON_WORKER, SOURCE, VERSION, Case, run
 
 BUILD_BOUND_S = 1740
 LIBRARIES = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
@@ -37,9 +37,10 @@ time.sleep(0.3)
 
 class Wheel(Case):
     def test_a_wheel_has_all_that_a_user_without_a_compiler_needs(self):
+        programs = ("--programs", BUILD) if os.environ["STATIC"] == "ON" else ()
         try:
-            made = run(os.path.join(SOURCE, "scripts/wheel"), "--output", self.folder, timeout=BUILD_BOUND_S,
-                       env=os.environ | OF_THE_CALLER)
+            made = run(os.path.join(SOURCE, "scripts/wheel"), "--output", self.folder, *programs,
+                       timeout=BUILD_BOUND_S, env=os.environ | OF_THE_CALLER)
         except AssertionError as error:
             if "'apt-get" in str(error):
                 self.skipTest("the source of simdjson cannot be fetched here")
