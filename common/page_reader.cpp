@@ -129,7 +129,8 @@ std::optional<SlotReading> read_slot(const Slot& slot, std::int64_t word,
 }
 
 Instant due_time(const SlotReading& reading, Duration max_timeout) {
-  return due_time(reading.deadline, reading.word, reading.started, max_timeout);
+  const std::int64_t word = slot_word::is_expired(reading.word) ? -reading.word : reading.word;
+  return due_time(reading.deadline, word, reading.started, max_timeout);
 }
 
 void read_ended_scopes(const SlotStatistics& entry, std::vector<EndedReading>& readings) {

@@ -267,7 +267,7 @@ byte dead[2] = NONE; /* OwnPage::dead_incarnation_ */
 #endif
 
 /* OwnPage::send_wake_up() and send_line(), as steps of a thread that is `at` one of them.
- * code: timer_client/client/page/own_page.cpp OwnPage::send_wake_up 0abf9801
+ * code: timer_client/client/page/own_page.cpp OwnPage::send_wake_up 8bdd8515
  * code: timer_client/client/pipe/pipe_line.cpp send_line 8f03d886
  * code: timer_client/client/pipe/pipe_line.cpp open_pipe 11369867
  * code: timer_client/client/pipe/pipe_line.cpp meaning_of 0cc3cee8 */

@@ -2,9 +2,11 @@
 """Control requests, and filetimer.Server."""
 import asyncio
 import contextlib
+import copy
 import json
 import math
 import os
+import pickle
 import shutil
 import signal
 import socket
@@ -124,6 +126,17 @@ class Questions(ConfiguredCase):
             admin.drain(False)
         with filetimer.expires(FAR_S, "after") as scope:
             self.assertTrue(scope.is_open)
+
+    def test_a_worker_in_a_scope_that_a_drain_leaves_unwatched_is_not_idle(self):
+        self.run_worker("""
+            filetimer.configure(idle_timeout=0.5)
+            old = filetimer.Scope(60, "old")
+            old.acquire()
+            filetimer.admin.drain()
+            with filetimer.expires(60, "new"):
+                old.release()  # as another thread may
+                time.sleep(2)
+            """)
 
     def test_a_shutdown_is_refused_while_scopes_are_open_unless_it_is_forced(self):
         with filetimer.expires(FAR_S, "x"):
@@ -712,6 +725,13 @@ sys.exit(status)
                   "assert os.waitpid(child, 0)[1] == 0\n"
                   "filetimer.admin.status(client=filetimer.Client(server.dir))")
         self.assertEqual(run_python(script).returncode, 0)
+
+    def test_a_copy_does_not_end_it(self):
+        with filetimer.Server() as server:
+            for copied in (copy.copy(server), copy.deepcopy([server])[0], pickle.loads(pickle.dumps(server))):
+                self.assertEqual(copied.dir, server.dir)
+                copied.close()
+            self.assertTrue(is_alive(server.pid))
 
     def test_it_ends_although_a_child_that_c_code_has_forked_lives(self):
         script = ("import ctypes, filetimer, os, signal\nserver = filetimer.Server()\n"

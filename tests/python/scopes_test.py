@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Scopes, heartbeats and pauses as a worker uses them, with a real server."""
 import asyncio
+import collections.abc
 import contextlib
 import contextvars
 import datetime
@@ -261,6 +262,21 @@ class Decorators(ServerCase):
         self.assertEqual(asyncio.run(work()), ["work"])
         self.assertEqual(self.open_scopes(), [])
 
+    def test_a_coroutine_of_another_compiler_is_in_its_scope_while_it_runs(self):
+        case = self
+
+        @filetimer.expires(FAR_S, "work")
+        class Work(collections.abc.Coroutine):  # as Cython makes one
+            def __await__(self):
+                yield
+                return case.open_scopes()
+            send = throw = close = __await__
+
+        async def main():
+            return await Work()
+        self.configure()
+        self.assertEqual(asyncio.run(main()), ["work"])
+
     def test_a_coroutine_that_a_function_returns_has_the_first_timeout(self):
         async def work():
             [scope] = self.listed_scopes()
@@ -397,6 +413,10 @@ class Each(ConfiguredCase):
         self.assertFalse(hasattr(iter("ab"), "__len__"))
         with self.assertRaises(TypeError):
             len(filetimer.each(iter("ab"), FAR_S))
+
+    def test_it_is_as_true_as_what_it_goes_over(self):
+        for iterable in [], [1], iter(()), map(str, ()):
+            self.assertIs(bool(filetimer.each(iterable, FAR_S)), bool(iterable))
 
     def test_async_for_goes_over_an_asynchronous_iterator(self):
         inside = []
@@ -930,6 +950,19 @@ class WithoutSweeps(ServerCase):
             """)
         self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
 
+    @unittest.skipUnless(os.geteuid() == 0, "no process of another user can be started here")
+    def test_a_worker_that_was_another_user_for_a_while_writes_the_next_message(self):
+        worker = self.start_worker("""
+            filetimer.configure()
+            filetimer.admin.ping()  # the server has read the page
+            os.seteuid(65534)
+            with filetimer.expires(60):
+                os.seteuid(0)
+                with filetimer.expires(0.3):
+                    time.sleep(60)
+            """)
+        self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+
     def test_a_soft_deadline_wakes_the_server(self):
         line = {"version": 1, "pid": os.getpid(), "scope_id": "line", "signal": 0,
                 "expiration_time": time.time() + 3600, "x_timeout_s": 3600, "x_soft_s": 0.3}
@@ -991,6 +1024,16 @@ class MaxTimeout(ServerCase):
         scope.pause()
         self.assertEqual([each["granted_s"] for each in self.listed_scopes()], [100])
         scope.release()
+
+    def test_so_does_the_record_of_one_that_is_left_open(self):
+        worker = self.start_worker("""
+            scope = filetimer.Scope(3600, "s")
+            scope.acquire()
+            time.sleep(0.05)
+            scope.pause()
+            os._exit(0)
+            """)
+        self.assertEqual(self.record("left_open", worker.pid)["timeout_s"], 100)
 
 
 class EndlessMaxTimeout(ServerCase):
@@ -1109,6 +1152,19 @@ class PausedTooLong(ServerCase):
             self.assertTrue(scope.pause())
             suite.wait_until(lambda: scope.remaining < 0)
             self.assertTrue(scope.times().paused)
+
+    def test_the_times_of_its_record_agree(self):
+        worker = self.start_worker("""
+            scope = filetimer.Scope(3600, "x")
+            scope.acquire()
+            time.sleep(0.05)
+            scope.pause()
+            time.sleep(60)
+            """)
+        expired = self.record("expired", worker.pid)
+        [listed] = expired["open_scopes"]
+        self.assertEqual((expired["timeout_s"], listed["timeout_s"]), (0.1, 0.1))
+        self.assertAlmostEqual(listed["remaining_s"], -expired["overdue_ms"] / 1000, 5)
 
 
 class Clients(ServerCase):

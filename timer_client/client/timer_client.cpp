@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filetimer/timer_client.hpp>
 #include <utility>
@@ -270,7 +271,7 @@ TimerScope TimerClient::expires_otherwise(std::chrono::nanoseconds after, const 
     }
   }
   const auto held = ProcessLock::instance().lock();
-  state_->page().note_unwatched();
+  state_->page().note_unwatched(std::max(after, options.first_timeout.value_or(after).value()));
   return {};
 }
 

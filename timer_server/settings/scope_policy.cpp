@@ -55,11 +55,13 @@ SlotReading ScopePolicy::terms_of(const wire::Request& request, const ClockReadi
 }
 
 SlotReading ScopePolicy::view_of(SlotReading reading) const {
+  const bool is_endless = reading.deadline.is_never();  // without --max-timeout, as in a pause
   if (!reading.has(slot_flag::kIdle)) {
     reading.deadline = due_time(reading, page_terms_.max_timeout);
   }
   if (!reading.deadline.is_never()) {
-    reading.timeout = std::max(reading.deadline - reading.started, Duration::zero());
+    reading.timeout = is_endless ? page_terms_.max_timeout
+                                 : std::max(reading.deadline - reading.started, Duration::zero());
   }
   reading.grace_ms = reading.grace_ms.value_or(grace_ms_of(grace_));
   return reading;

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <new>
 
 #include "common/page_reader.hpp"
@@ -346,14 +348,18 @@ void OwnPage::end_idle_timeout_of(const void* client) noexcept {
   }
 }
 
-void OwnPage::note_unwatched() noexcept {
+// The end of that scope is not noted. So no release counts until its deadline: another thread may
+// leave a scope that is watched meanwhile.
+void OwnPage::note_unwatched(Duration timeout) noexcept {
   if (!current_ || !notes_releases()) {
     return;
   }
   const std::int64_t now = monotonic_ns();
+  const std::int64_t until = timeout == kNoDeadline ? now : now + timeout.count();
   for (const SlotHandle& handle : current_->handles) {
+    std::atomic<std::int64_t>& started = handle.slot->started;
     if (is_idle_watch(*handle.slot)) {
-      handle.slot->started.store(now, std::memory_order_relaxed);
+      started.store(std::max(started.load(kRelaxed), until), kRelaxed);
     }
   }
 }
@@ -486,7 +492,8 @@ void OwnPage::announce() noexcept {
 Sent OwnPage::send_wake_up() noexcept {
   const std::uint64_t incarnation = board().incarnation.load(std::memory_order_seq_cst);
   const Sent sent = send_line(pipe_, current_->hint);
-  if (sent == Sent::kNoServer) {
+  // With EACCES this process may not open the pipe for now, as while it is another user.
+  if (sent == Sent::kNoServer && errno != EACCES) {
     dead_incarnation_.store(incarnation, std::memory_order_relaxed);
   }
   return sent;

@@ -96,8 +96,8 @@ class OwnPage {
   bool watch_idleness(const IdleTimeout& idle);
   // Ends the idle timeout that `client` has begun, if there is one.
   void end_idle_timeout_of(const void* client) noexcept;
-  // Begins the idle timeouts anew, as a scope was opened that is not watched.
-  void note_unwatched() noexcept;
+  // Begins the idle timeouts anew, as a scope with this timeout was opened that is not watched.
+  void note_unwatched(Duration timeout) noexcept;
   // Begin and end a paused region of a thread, which the caller suspends. May throw std::bad_alloc.
   void begin_region(pid_t tid) { ++regions_[tid]; }
   // Returns whether it was the last one that the thread was in: then the caller ends that.

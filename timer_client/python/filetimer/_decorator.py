@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType, MethodType
+from collections.abc import Coroutine
+from types import AsyncGeneratorType, FunctionType, GeneratorType, MethodType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
     from typing import Any
 
     from ._native import Scope, Times
@@ -39,7 +40,8 @@ def decorate(scope: Scope, function: Callable[..., Any]) -> Callable[..., Any]:
             with again() as scope:
                 result = function(*args, **kwargs)
                 # A wrapper of a coroutine function or of a generator is a function like any other.
-                is_coroutine = isinstance(result, CoroutineType)
+                # A coroutine may be Cython's, too.
+                is_coroutine = result is not None and isinstance(result, Coroutine)
                 times = scope.times() if is_coroutine else None
             if is_coroutine:
                 return _awaited(again(), times, result)

@@ -36,6 +36,9 @@ class Each(Generic[_T]):
     def __len__(self) -> int:
         return len(self._iterable)
 
+    def __bool__(self) -> bool:
+        return bool(self._iterable)  # without it that of an iterable without a length would be an error
+
     def __iter__(self) -> Iterator[_T]:
         items: list[_T] = []  # not a variable: it would keep the item until the next one is there
         iterator: Iterator[_T] | None = None

@@ -152,6 +152,9 @@ class Server:
         if hasattr(self, "_input"):
             self.close()
 
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state, _owner=0)  # a copy, also in another process, ends nothing
+
     def __repr__(self) -> str:
         has_ended = self._input.number < 0 and self._owner == os.getpid()
         state = "ended" if has_ended else f"pid {self.pid}"
