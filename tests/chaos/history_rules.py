@@ -215,8 +215,11 @@ class HistoryJudge:
             scope.changes.append(call)
 
     def process_of(self, pid, start, at):
+        """Returns the process of a record. In a page that no server has read before its worker's end, the pid is that
+        of the worker's namespace, in which it is the first process."""
         return max((each for each in self.processes.values()
-                    if each.pid == pid > 0 and each.spawned <= at and start in (0, each.start)),
+                    if each.spawned <= at and (each.pid == pid > 0 and start in (0, each.start) or
+                                               pid == 1 and start == each.start > 0)),
                    key=lambda each: each.spawned, default=None)
 
     def scope_of(self, record):

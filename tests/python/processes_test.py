@@ -239,6 +239,18 @@ class Forks(ServerCase):
         self.assertEqual([record["comm"], record["cmdline"].split()[0], record["step_id"]],
                          [os.path.basename(sys.executable), sys.executable, "4"])
 
+    def test_the_statistics_of_a_worker_say_whether_it_lives_on_in_another_program(self):
+        worker = self.start_worker("""
+            with filetimer.expires(60):
+                pass
+            if "again" not in sys.argv:
+                os.execv(sys.executable, [sys.executable, __file__, "again"])
+            """)
+        suite.wait_until(lambda: len(self.records("worker_ended", worker.pid)) == 2)
+        first, last = self.records("worker_ended", worker.pid)
+        self.assertTrue(first["alive"])
+        self.assertNotIn("alive", last)
+
 
 class RemovedPages(ServerCase):
     def test_one_with_an_open_scope_makes_no_room_for_another(self):

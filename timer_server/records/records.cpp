@@ -357,7 +357,7 @@ std::string Records::left_open(const WorkerIdentity& worker, const SlotReading& 
 std::string Records::worker_ended(const WorkerIdentity& worker,
                                   const StatisticsByName& statistics) const {
   JsonWriter json = begin("worker_ended", worker);
-  json.field("dir", dir_).begin_array("scopes");
+  json.given("alive", worker.process->is_alive()).field("dir", dir_).begin_array("scopes");
   const std::size_t omitted =
       write_most(json, kMaxRecordBytesOfLists - kMaxBytesOfStatistics + 1, statistics,
                  [&](const auto& entry) { write_statistics(json, entry.first, entry.second); });

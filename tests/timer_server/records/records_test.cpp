@@ -29,7 +29,7 @@ WorkerIdentity full_worker() {
   Process process;
   process.pid = 4711;
   process.start_time = 1185022;
-  process.uid = 1000;
+  process.pidfd = open_pidfd(::getpid());
   process.comm = "trainer";
   WorkerFacts facts;
   facts.cmdline = "./trainer";

@@ -177,9 +177,7 @@ int run_suggest(const SuggestOptions& options) {
   OpenedLogs opened = open_logs(options.place.dir, options.files);
   complain_of_all(opened.problems);
   read_merged(opened.logs, [&](const Record& record) {
-    if (options.time.has(record.time_us)) {
-      histories.take(record);
-    }
+    histories.take(record, options.time.has(record.time_us));
     return true;
   });
   const std::vector<std::string> unread = problems_of(opened.logs);

@@ -55,10 +55,18 @@ bool is_of_next_run(const ExpiredWorker& later, const ExpiredWorker& earlier, st
          *later.entered_us - *earlier.deadline_us > slack;
 }
 
+// Returns whether the workers are of two jobs. Where no job is known, two runtime directories of
+// one machine are taken for those of servers around a COMMAND each.
+bool are_of_two_jobs(const ExpiredWorker& a, const ExpiredWorker& b) {
+  const bool is_known = !a.job_id.empty() && a.job_id != kNoJobId;
+  return a.job_id != b.job_id || (!is_known && a.machine == b.machine && a.dir != b.dir &&
+                                  !a.dir.empty() && !b.dir.empty());
+}
+
 bool is_one_incident(const ExpiredWorker& a, const ExpiredWorker& b) {
   const std::int64_t slack = a.machine == b.machine ? 0 : kClockSlackUs;
   const bool is_one_expiry = a.machine == b.machine && a.id == b.id && !a.id.empty();
-  return a.job_id == b.job_id &&
+  return !are_of_two_jobs(a, b) &&
          (is_one_expiry || (apart_us(a, b) <= kSameIncidentUs + slack &&
                             !is_of_next_run(a, b, slack) && !is_of_next_run(b, a, slack)));
 }
@@ -193,6 +201,7 @@ ExpiredWorker read_expired(const Record& record) {
   ExpiredWorker expired{.worker = worker_in(record.fields),
                         .machine = machine_of(record),
                         .server = record.integer("server_pid"),
+                        .dir = record.text("dir"),
                         .id = std::string(record.id),
                         .incident = std::string(record.incident),
                         .job_id = std::string(record.job_id),

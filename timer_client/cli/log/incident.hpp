@@ -51,6 +51,7 @@ struct ExpiredWorker {
   WorkerName worker;
   std::string machine;  // a boot of a host: hosts may share a name ("localhost"), not this
   Integer server;       // the pid of the server there: a job may have several
+  std::string dir;      // the runtime directory of that server; empty: not known
   std::string id;
   std::string incident;
   std::string job_id;

@@ -165,7 +165,7 @@ class IncidentBuilder {
       take_deferred(record, worker, at_s);
     } else if (record.event == "left_open") {  // one record for each scope
       take_left_open(record, worker, at_s);
-    } else if (record.event == "worker_ended") {
+    } else if (record.event == "worker_ended" && !flag_at(record.fields, "alive")) {
       ends_.insert_or_assign(&worker, at_s);
     } else if (is_ours) {
       worker.moments.push_back({at_s, Moment::Kind::kOther,

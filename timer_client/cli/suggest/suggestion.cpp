@@ -13,12 +13,12 @@ namespace filetimer::cli {
 namespace {
 
 // Returns what distinguishes the job of the worker from others; empty: the worker is of no job.
-// Ranks without a job id are taken for those of one job on their host.
+// Ranks without a job id are taken for those of one job on their host, in one runtime directory.
 std::string job_key(const Record& record) {
   if (!record.job_id.empty() && record.job_id != kNoJobId) {
     return std::string(record.job_id);
   }
-  return record.rank ? std::string("host ").append(record.host) : std::string();
+  return record.rank ? fmt::format("host {} {}", record.host, record.text("dir")) : std::string();
 }
 
 Histogram histogram_at(dom::object object, std::string_view key) {
@@ -104,22 +104,25 @@ void raise_above_shorter(std::vector<SuggestedScope>& scopes) {
 
 // --- histories ---
 
-void ScopeHistories::take(const Record& record) {
+void ScopeHistories::take(const Record& record, bool is_counted) {
   const std::string_view event = record.event;
   if (event == "worker_ended") {
-    take_ended_worker(record);
+    if (is_counted) {
+      take_ended_worker(record);
+    }
     return;
   }
   if (event != "expired" && event != "killed" && event != "released_late" && event != "warned") {
     return;
   }
-  ScopeHistory* const history = history_of(record.scope);
+  ScopeHistory uncounted;
+  ScopeHistory* const history = is_counted ? history_of(record.scope) : &uncounted;
   if (history == nullptr) {
     return;
   }
   MissedDeadlines& missed = history->missed;
-  const std::string job = job_key(record);
   if (event == "expired") {
+    const std::string job = job_key(record);
     ++missed.expired;
     if (expiries_us_.size() >= kMaxJobs) {
       expiries_us_.clear();
@@ -137,9 +140,9 @@ void ScopeHistories::take(const Record& record) {
     ++missed.released_late;
     missed.latest =
         std::max(missed.latest, duration_from_seconds(record.number("late_ms").value_or(0) / 1e3));
-    if (const auto of_job = expiries_us_.find(job); of_job != expiries_us_.end()) {
+    for (auto& [its_job, of_job] : expiries_us_) {  // the record lacks the runtime directory
       // That worker was slow, and ended no wait.
-      std::erase_if(of_job->second, [&](const auto& each) { return each.second == record.id; });
+      std::erase_if(of_job, [&](const auto& each) { return each.second == record.id; });
     }
   } else {
     ++missed.warned;
