@@ -86,7 +86,7 @@ def is_traced(pid):
 
 def built(name):
     """Returns the path of a program, or of what is at that path from the folder of programs."""
-    folder = os.environ.get("FILETIMER_BIN_DIR") or SOURCES / "build/check/bin"
+    folder = os.environ.get("FILETIMER_BIN_DIR") or SOURCES / "build/shipped/bin"
     path = os.path.normpath(os.path.join(folder, name))
     if not os.path.exists(path):
         raise Skip(f"{path} is not built")
