@@ -664,8 +664,10 @@ class HistoryJudge:
         if scope is None:
             return
         released = record.expired.deadline + record.seconds("late_ms")
+        # `timer_client run` releases the scope of a COMMAND that has ended.
         has_other_end = scope.worker.left(scope.open.begin) < record.at or \
-            any(call.begin < record.at for call in scope.changes)
+            any(call.begin < record.at for call in scope.changes) or \
+            scope.via == "run" and scope.worker.alive_until < record.at
         if not has_other_end and (scope.release.begin if scope.release else EVER) > released + TURN:
             self.report("record-times", scope.whose(), f"not released until then, in {record.place}")
 
