@@ -242,10 +242,13 @@ class Forks(ServerCase):
     def test_the_statistics_of_a_worker_say_whether_it_lives_on_in_another_program(self):
         worker = self.start_worker("""
             with filetimer.expires(60):
-                pass
+                filetimer.admin.ping()  # the server has read the page
             if "again" not in sys.argv:
                 os.execv(sys.executable, [sys.executable, __file__, "again"])
+            sys.stdin.readline()
             """)
+        self.record("worker_ended", worker.pid)
+        worker.communicate("\n", timeout=suite.BOUND_S)
         suite.wait_until(lambda: len(self.records("worker_ended", worker.pid)) == 2)
         first, last = self.records("worker_ended", worker.pid)
         self.assertTrue(first["alive"])
