@@ -47,7 +47,8 @@ class ScopeHistories {
   // longest scope of each name in them lasted for that worker's timeout, and is left out.
   static constexpr std::int64_t kWaitsEndUs = 120'000'000;
 
-  // Takes a record of any event. If `is_counted` is false, it only says who has waited.
+  // Takes a record of any event. With `is_counted` false, the record is in no count and no
+  // duration: an expiry only marks the workers that waited for it.
   void take(const Record& record, bool is_counted = true);
   // Adds the statistics of workers that are alive, after the last record.
   void add(const StatisticsByName& statistics);

@@ -37,7 +37,7 @@ class Each(Generic[_T]):
         return len(self._iterable)
 
     def __bool__(self) -> bool:
-        return bool(self._iterable)  # without it that of an iterable without a length would be an error
+        return bool(self._iterable)  # bool() would call __len__, which not every iterable has
 
     def __iter__(self) -> Iterator[_T]:
         items: list[_T] = []  # not a variable: it would keep the item until the next one is there
