@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <stdexcept>
 
 #include "tests/bench/processes.hpp"
 #include "tests/bench/sections.hpp"
@@ -156,6 +157,11 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+#ifndef __OPTIMIZE__
+  if (!options.smoke) {
+    throw std::runtime_error("it is compiled without optimisation: scripts/bench measures");
+  }
+#endif
   // Each worker is held by a pidfd.
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {

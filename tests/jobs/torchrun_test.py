@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """torchrun on two "hosts", two ranks on each, under a timer_server of its own: a rank that hangs in
 step 20 of a real training is killed, and torchrun starts all ranks again from the checkpoint.
-
-    torchrun_test.py torch|filetimer      the client that the training uses
 """
 import os
 import re
@@ -13,6 +11,7 @@ import suite
 from job_case import BIN, EXAMPLES, JobCase, free_port
 from records import records
 
+CLIENTS = "filetimer", "torch"  # of the ranks of each host
 TIMEOUT_S = 10  # of a phase: what a healthy rank needs is milliseconds
 HUNG_RANK = 3
 HANG_STEP = 20
@@ -34,15 +33,13 @@ def missing():
 
 
 class Torchrun(JobCase):
-    client = "torch"
-
     def start_host(self, host, port):
         return self.start(
             f"host{host}",
             [BIN / "timer_server", "--dir", self.folder / f"run{host}", "--", *TORCHRUN,
              "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_conf", f"is_host={1 - host}",
              "--log_dir", self.folder / f"output{host}", EXAMPLES / "digits_torch.py",
-             "--client", self.client, "--steps", STEPS, "--timeout", TIMEOUT_S,
+             "--client", CLIENTS[host], "--steps", STEPS, "--timeout", TIMEOUT_S,
              "--hang", f"{HUNG_RANK}:{HANG_STEP}", "--checkpoint", self.folder / "digits.pt"],
             GLOO_SOCKET_IFNAME="lo")
 
@@ -74,5 +71,4 @@ class Torchrun(JobCase):
 
 
 if __name__ == "__main__":
-    Torchrun.client = sys.argv.pop(1)
     suite.main(missing())

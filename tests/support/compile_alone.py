@@ -2,7 +2,7 @@
 """Compiles source files one at a time, without generating code. If several files are compiled as one,
 a file may lack an #include that a file before it has, and shadowed names go unnoticed.
 usage: compile_alone.py BUILD COMMIT   (BUILD has compile_commands.json; compiles the files that have
-changed since COMMIT, at most the last 12)
+changed since COMMIT, at most the last 6)
 """
 import concurrent.futures
 import json
@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 
-MOST = 12  # files; a usual change, and a quarter of a minute on two cores
+MOST = 6  # files; a usual change, and half a minute on two cores beside tests
 
 
 def listed(*command):

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 """PyTorch's unmodified FileTimerClient with our timer_server.
 
-A worker is this script with a mode as its argument, in its own process. A worker that must survive is
-compared with one that must not and has a later deadline: when that one is dead, the server has judged
-the first.
+A worker is a process of its own, which carries out one of MODES. A worker that must survive is compared
+with one that must not and has a later deadline: when that one is dead, the server has judged the first.
 """
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -73,6 +73,37 @@ def past(client, _):
 MODES = {f.__name__: f for f in (hung, unnamed, nested, healthy, flood, past)}
 
 
+def work(mode, pipe, seconds, number):
+    client = timer.FileTimerClient(pipe, int(number))
+    timer.configure(client)
+    MODES[mode](client, float(seconds))
+
+
+class Forked(multiprocessing.get_context("fork").Process):
+    """A worker that need not import torch, with the members of subprocess.Popen that are used here."""
+
+    stdin = stderr = None
+
+    def __init__(self, *arguments):
+        super().__init__(args=arguments)
+        self.arguments = arguments
+        reading, self.writing = os.pipe()
+        self.stdout = open(reading, encoding="utf-8")
+        self.start()
+        os.close(self.writing)
+
+    def run(self):
+        os.dup2(self.writing, 1)
+        work(*self.arguments)
+
+    def poll(self):
+        return self.exitcode
+
+    def wait(self, timeout=None):
+        self.join(timeout)
+        return self.exitcode
+
+
 class ServerWithTorchClient(unittest.TestCase):
     def setUp(self):
         self.folder = suite.folder_of(self, "torch")
@@ -89,9 +120,9 @@ class ServerWithTorchClient(unittest.TestCase):
         return server
 
     def start_worker(self, mode, seconds, number=signal.SIGKILL, **environment):
-        worker = subprocess.Popen(
-            [sys.executable, os.path.abspath(__file__), mode, self.pipe, str(seconds),
-             str(int(number))],
+        words = [mode, self.pipe, str(seconds), str(int(number))]
+        worker = Forked(*words) if not environment else subprocess.Popen(
+            [sys.executable, os.path.abspath(__file__), *words],
             stdout=subprocess.PIPE, universal_newlines=True, env=dict(os.environ, **environment))
         self.addCleanup(end, worker)
         return worker
@@ -199,8 +230,6 @@ class ServerWithTorchClient(unittest.TestCase):
 
 if __name__ == "__main__":
     if len(sys.argv) == 5 and sys.argv[1] in MODES:
-        used = timer.FileTimerClient(sys.argv[2], int(sys.argv[4]))
-        timer.configure(used)
-        MODES[sys.argv[1]](used, float(sys.argv[3]))
+        work(*sys.argv[1:])
     else:
         suite.main()
