@@ -14,7 +14,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <ostream>
-#include <regex>
 
 #include "common/mapped_file.hpp"
 #include "common/proc_files.hpp"
@@ -354,11 +353,10 @@ Server::~Server() {
 
 void Server::wait_until_ready() {
   // The server's own line; COMMAND may print that it is ready, too.
-  const std::regex form("\n(ready dir=(\\S+) fifo=(\\S+) log=(\\S+).*)\n");
+  const std::string form = "^(ready dir=([^ ]+) fifo=([^ ]+) log=([^ ]+).*)\n";
   wait_until([&] {
     const bool may_say_more = child_->is_alive();
-    const std::string said = "\n" + out() + "\n" + err();
-    if (std::smatch words; std::regex_search(said, words, form)) {
+    if (const auto words = match_of(out() + "\n" + err(), form); !words.empty()) {
       ready_line_ = words[1];
       dir_ = words[2];
       fifo_ = words[3];

@@ -2,6 +2,7 @@
 #include "tests/support/files.hpp"
 
 #include <doctest/doctest.h>
+#include <regex.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -69,6 +70,21 @@ void write_file(const std::string& path, std::string_view text) {
 bool exists(const std::string& path) {
   struct stat status {};
   return ::lstat(path.c_str(), &status) == 0;
+}
+
+std::vector<std::string> match_of(const std::string& text, const std::string& pattern) {
+  regex_t compiled;
+  REQUIRE(::regcomp(&compiled, pattern.c_str(), REG_EXTENDED | REG_NEWLINE) == 0);
+  std::vector<regmatch_t> found(compiled.re_nsub + 1);
+  const bool has_match = ::regexec(&compiled, text.c_str(), found.size(), found.data(), 0) == 0;
+  ::regfree(&compiled);
+  std::vector<std::string> texts;
+  for (const regmatch_t& each : has_match ? found : std::vector<regmatch_t>{}) {
+    const bool is_there = each.rm_so >= 0;  // as a group of another alternative is not
+    texts.emplace_back(text.data() + (is_there ? each.rm_so : 0),
+                       text.data() + (is_there ? each.rm_eo : 0));
+  }
+  return texts;
 }
 
 bool contains(std::string_view text, std::string_view part) {

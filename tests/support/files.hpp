@@ -38,6 +38,9 @@ bool exists(const std::string& path);  // symlinks are not followed
 
 bool contains(std::string_view text, std::string_view part);
 std::vector<std::string> lines_of(std::string_view text);
+// Returns the first match of an extended regular expression, and of its groups; nothing: there is
+// none. A `.` is no line break. (std::regex takes seconds to compile.)
+std::vector<std::string> match_of(const std::string& text, const std::string& pattern);
 // Returns the page without the line breaks within sentences.
 std::string unwrapped(std::string page);
 

@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
-#include <regex>
 
 #include "common/scope_page.hpp"
 #include "common/wire.hpp"
@@ -34,7 +33,7 @@ std::unique_ptr<Worker> hung_worker(const Server& server, const std::string& way
 // Returns whether a frame of the Python stacks is in that function of the worker's file.
 bool has_python_frame(const Record& evidence, std::string_view function) {
   const std::string form = fmt::format("python_worker\\.py:[^\"]* in {}\"", function);
-  return std::regex_search(evidence.line(), std::regex(form));
+  return !match_of(evidence.line(), form).empty();
 }
 
 // Returns the evidence of a worker, which must have been killed.

@@ -14,7 +14,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <regex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -448,7 +447,7 @@ TEST_CASE("wrong usage is one line that quotes the word, and an exit code") {
 }
 
 TEST_CASE("help has the value of each option in capitals, what it means, and the exit codes") {
-  const std::regex option(R"(  (-[a-z],)?--[a-z-]+( [A-Z]+)?( \.\.\.)?( REQUIRED)?  +.* .*\n)");
+  const std::string option = R"(^  (-[a-z],)?--[a-z-]+( [A-Z]+)?( \.\.\.)?( REQUIRED)?  +.* .*$)";
   for (const char* command : {"run", "acquire", "release", "list", "log", "show", "report",
                               "suggest", "ping", "dump", "drain", "shutdown", "rendezvous"}) {
     Program program({command, "--help"});
@@ -457,7 +456,7 @@ TEST_CASE("help has the value of each option in capitals, what it means, and the
     bool has_usage = std::string_view(command) != "run";
     for (std::string line = program.read_line(); !line.empty(); line = program.read_line()) {
       if (line.starts_with("  -")) {
-        CHECK_MESSAGE(std::regex_match(line, option), line);
+        CHECK_MESSAGE(!testing::match_of(line, option).empty(), line);
         ++options;
       }
       has_exit_codes = has_exit_codes || line.starts_with("Exit codes: ");

@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <iterator>
 #include <memory>
-#include <regex>
 #include <tuple>
 
 #include "common/board.hpp"
@@ -316,14 +315,16 @@ TEST_CASE("overdue and expired scopes are marked, and released ones are not list
     CHECK(words[5] == timeout);
   }
   const OnTerminal terminal;
-  const auto colours_of = [](const std::string& text) {
-    const std::regex colour(R"(\^\[([0-9;]+)m(-|[a-z ]+).*?\^\[0m)");
+  const auto colours_of = [](std::string text) {
     std::vector<std::string> found;
-    for (std::sregex_iterator at(text.begin(), text.end(), colour); at != std::sregex_iterator();
-         ++at) {
-      found.push_back((*at)[1].str() + (*at)[2].str());
+    while (true) {
+      const auto colour = testing::match_of(text, R"(\^\[([1-9][0-9;]*)m(-|[a-z ]+)[^^]*\^\[0m)");
+      if (colour.empty()) {
+        return found;
+      }
+      found.push_back(colour[1] + colour[2]);
+      text.erase(0, text.find(colour[0]) + colour[0].size());
     }
-    return found;
   };
   CHECK(colours_of(folder.list().output) == Names{"1;33-", "1;31expired", "1;31expired"});
   ::setenv("NO_COLOR", "", 1);
