@@ -49,9 +49,11 @@ std::int64_t apart_us(const ExpiredWorker& a, const ExpiredWorker& b) {
 }
 
 // Returns whether `later` entered its scope after `earlier` had expired: then a run of the job has
-// ended between them.
+// ended between them. A rank that ran before may wait as late as that for one that was killed.
 bool is_of_next_run(const ExpiredWorker& later, const ExpiredWorker& earlier, std::int64_t slack) {
-  return later.entered_us && earlier.deadline_us &&
+  const bool may_wait = earlier.is_dead && earlier.worker.rank && later.worker.rank &&
+                        later.started_us && later.started_us < earlier.deadline_us;
+  return !may_wait && later.entered_us && earlier.deadline_us &&
          *later.entered_us - *earlier.deadline_us > slack;
 }
 
@@ -221,6 +223,12 @@ ExpiredWorker read_expired(const Record& record) {
   if (expired.deadline_us && std::abs(open_s) < kFarS) {
     expired.entered_us = *expired.deadline_us - static_cast<std::int64_t>(open_s * 1e6);
   }
+  const Integer start_time = record.integer("start_time");  // in hundredths of a second
+  if (record.time_us && record.mono_ns && start_time) {
+    const double ran_s =
+        static_cast<double>(*record.mono_ns) / 1e9 - static_cast<double>(*start_time) / 1e2;
+    expired.started_us = *record.time_us - std::llround(std::clamp(ran_s, -kFarS, kFarS) * 1e6);
+  }
   return expired;
 }
 
@@ -254,7 +262,7 @@ const ExpiredWorker* Incident::cause() const {
   const bool has_odd = has_odd_group();
   const ExpiredWorker* odd = nullptr;
   for (const ExpiredWorker& one : expired) {
-    if (!has_odd || !is_among(groups[0].workers, one.worker)) {
+    if (!has_odd || one.was_released || !is_among(groups[0].workers, one.worker)) {
       continue;
     }
     // The innermost of its scopes says where the worker is; the outer ones expired with it.
@@ -264,7 +272,12 @@ const ExpiredWorker* Incident::cause() const {
       odd = &one;
     }
   }
-  return odd != nullptr ? odd : expired.empty() ? nullptr : &expired.front();
+  return odd != nullptr ? odd : expired.empty() ? nullptr : &first();
+}
+
+const ExpiredWorker& Incident::first() const {
+  const auto found = std::ranges::find(expired, false, &ExpiredWorker::was_released);
+  return found == expired.end() ? expired.front() : *found;
 }
 
 // --- IncidentRecords ---
@@ -301,6 +314,14 @@ void IncidentRecords::take(const Record& record) {
   } else if (is_near && record.event == "expired") {
     const ExpiredWorker& expired = expired_.emplace_back(read_expired(record));
     jobs_.try_emplace({expired.machine, record.pid}, expired.job_id);
+  } else if (record.event == "released_late" || record.text("verdict") == "dead") {
+    const auto note = [&](ExpiredWorker& one) {
+      if (one.id == record.id && one.machine == machine_of(record)) {
+        (record.event == "released_late" ? one.was_released : one.is_dead) = true;
+      }
+    };
+    note(shown_);
+    std::ranges::for_each(expired_, note);
   }
 }
 
@@ -384,7 +405,7 @@ Incident IncidentRecords::combine(OddWorker wanted) const {
   if (incident.has_odd_group() || incident.expired.empty()) {
     return incident;
   }
-  Incident first = combine_at(incident.expired[0]);
+  Incident first = combine_at(incident.first());
   const bool is_wanted =
       first.has_odd_group() &&
       (wanted == OddWorker::kAny || is_among(first.groups[0].workers, first.shown.worker));

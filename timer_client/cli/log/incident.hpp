@@ -56,9 +56,12 @@ struct ExpiredWorker {
   std::string incident;
   std::string job_id;
   std::string scope;
-  Integer time_us;       // of the verdict, after which the record is made
-  Integer deadline_us;   // by the wall clock: monotonic clocks of two hosts cannot be compared
-  Integer entered_us{};  // when the scope was opened
+  Integer time_us;            // of the verdict, after which the record is made
+  Integer deadline_us;        // by the wall clock: monotonic clocks of two hosts cannot be compared
+  Integer entered_us{};       // when the scope was opened
+  Integer started_us{};       // when its process was started
+  bool is_dead = false;       // it was killed
+  bool was_released = false;  // in time, which cancelled the kill
 };
 
 // Workers in one scope, which entered it together.
@@ -140,6 +143,8 @@ struct Incident {
   // Returns the expiry that pages show as the cause: that of the first odd worker to expire, in the
   // scope in which this worker was. Without an odd one, the first expiry. Null: no expiry is known.
   [[nodiscard]] const ExpiredWorker* cause() const;
+  // Returns the first expiry that no release cancelled, else the first one. There is one.
+  [[nodiscard]] const ExpiredWorker& first() const;
 };
 
 // A worker when an incident record was made: it has one such entry for each of its open scopes, or

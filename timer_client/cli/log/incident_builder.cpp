@@ -132,7 +132,7 @@ class IncidentBuilder {
       std::ranges::stable_sort(worker.moments, {}, &Moment::at_s);
     }
     if (!incident_.expired.empty()) {
-      const WorkerName& name = incident_.expired[0].worker;
+      const WorkerName& name = incident_.first().worker;
       if (Worker* const first = worker_of(name.host, name.pid)) {
         first->is_first = true;
       }
