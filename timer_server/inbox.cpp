@@ -143,6 +143,10 @@ Status Inbox::acquire(const wire::Request& request, std::string_view line) {
   if (opened) {
     return {};
   }
+  if (Worker* const worker = core_.workers.find(request.pid); worker && !request.x_whole_process) {
+    worker->unwatched_until =
+        std::max(worker->unwatched_until, terms.deadline.is_never() ? now_.mono : terms.deadline);
+  }
   // A whole-process scope is over when its worker has exited.
   const Error& error = opened.error();
   const bool has_exited = error.errno_value == ESRCH && request.x_whole_process;

@@ -73,16 +73,19 @@ class Process:
 class Scope:
     """One acquired scope."""
 
-    def __init__(self, worker, call):
-        line = call.line
-        self.worker, self.open = worker, call
+    def __init__(self, worker, call, before=None):
+        """`before`: the scope of a heartbeat that expired; the call is a beat that has opened it anew."""
+        line = before.line if before else call.line
+        self.worker, self.open, self.line = worker, call, line
+        call.timeout = line.seconds("timeout_ns", EVER)
         self.key, self.via = line.text("key"), line.text("via", "page")
         self.name = line.text("scope", self.key)
         self.changes = []  # calls of renew, pause or resume
         self.release = None
         self.expired, self.left_open = [], []  # records
         self.was_signalled = False  # at its soft deadline
-        self.may_be_watched = call.ok and (call.result is None or call.result.value("watched", True, bool))
+        is_open = before is not None or call.ok
+        self.may_be_watched = is_open and (call.result is None or call.result.value("watched", True, bool))
         # The time from the signal to the deadline of a scope that is signalled first.
         self.grace_before_due = line.seconds("grace_ns") if "spare" in line or "raise" in line else 0
 
@@ -213,6 +216,10 @@ class HistoryJudge:
             scope.release = scope.release or call  # a second one has no effect
         elif op in ("renew", "pause", "resume"):
             scope.changes.append(call)
+            if scope.via == "heartbeat" and not call.ok and call.result.flag("watched"):
+                scope.release = call  # the beat behind the verdict has opened it anew
+                self.by_key[worker.name, scope.key] = again = Scope(worker, call, scope)
+                self.scopes.append(again)
 
     def process_of(self, pid, start, at):
         """Returns the process of a record. In a page that no server has read before its worker's end, the pid is that

@@ -183,7 +183,7 @@ class Worker {
     } else if (op == "open") {
       return open(command, key);
     } else if (op == "renew" || op == "pause" || op == "resume") {
-      return {change(command, key), ""};
+      return change(command, key);
     } else if (op == "release") {
       return release(key);
     } else if (op == "fork") {
@@ -269,13 +269,15 @@ class Worker {
   static bool renew(filetimer::TimerHeartbeat& heartbeat, const Command& /*command*/) {
     return heartbeat.beat();
   }
-  bool change(const Command& command, const std::string& key) {
+  // Also says whether a beat behind the verdict has opened its heartbeat anew.
+  std::pair<bool, std::string> change(const Command& command, const std::string& key) {
     const std::string op = text_at(command, "op");
     return std::visit(
-        [&](auto& each) {
-          return op == "renew"   ? renew(each, command)
-                 : op == "pause" ? each.pause()
-                                 : each.resume();
+        [&](auto& each) -> std::pair<bool, std::string> {
+          const bool is_changed = op == "renew"   ? renew(each, command)
+                                  : op == "pause" ? each.pause()
+                                                  : each.resume();
+          return {is_changed, each.times() ? R"(,"watched":true)" : ""};
         },
         scopes_.at(key));
   }

@@ -476,6 +476,24 @@ class Ends(ServerCase):
         self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
         self.assertEqual(self.record("expired", worker.pid)["scope"], "shutdown")
 
+    test_a_destructor_at_the_interpreters_end_may_enter_the_first_scope_of_its_process = worker_test("""
+        class Closed:
+            scope = filetimer.Scope(60, "close")
+            def __init__(self, end):
+                self.end = end
+            def __del__(self, scope=scope, write=os.write):
+                with scope:
+                    write(1, self.end)
+        closed = Closed(b"parent")  # in which no scope has made a client
+        if os.fork():
+            os.wait()
+        else:
+            filetimer.configure()
+            closed.end = b"child "
+            if os.fork():
+                os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+        """, says="child parent")
+
 
 if __name__ == "__main__":
     suite.main()

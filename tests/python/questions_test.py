@@ -138,6 +138,21 @@ class Questions(ConfiguredCase):
                 time.sleep(2)
             """)
 
+    def test_a_worker_in_a_scope_whose_line_a_drain_rejects_is_not_idle(self):
+        self.run_worker("""
+            import json
+            filetimer.configure(idle_timeout=0.5)
+            old = filetimer.Scope(60, "old")
+            old.acquire()
+            filetimer.admin.drain()
+            with open(os.environ["FILETIMER_DIR"] + "/requests", "w") as pipe:
+                json.dump({"version": 1, "pid": os.getpid(), "scope_id": "new", "signal": 9,
+                           "expiration_time": time.time() + 60}, pipe)
+                pipe.write("\\n")
+            old.release()
+            time.sleep(2)
+            """)
+
     def test_a_shutdown_is_refused_while_scopes_are_open_unless_it_is_forced(self):
         with filetimer.expires(FAR_S, "x"):
             with self.assertRaises(errors.ServerBusy) as caught:
@@ -475,6 +490,22 @@ class MadeUpServer(unittest.TestCase):
                     self.assertRaisesRegex(TimeoutError, "^of a handler$"):
                 use()
 
+    def test_a_handler_that_raises_an_os_error_ends_the_wait(self):
+        # As that of the example in the documentation of the module signal.
+        def handle(*_):
+            raise OSError("of a handler")
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, handle))
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with self.assertRaisesRegex(OSError, "^of a handler$"):
+            self.ask(1)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+            opened = os.open(self.dir, os.O_PATH)
+            self.addCleanup(os.close, opened)
+            other.connect(f"/proc/self/fd/{opened}/control")  # the server accepts no further one
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with self.assertRaisesRegex(OSError, "^of a handler$"):
+                _ask.ask(os.path.join(self.dir, "requests"), {"request": "ping"}, BOUND_S)
+
     def test_a_request_has_a_size(self):
         room = 4096 - len('{"version": 1, "request": "ping", "name": ""}')
         for size, message in ((room, "no timer server at '/none/requests': no process listens on '/none/control'"),
@@ -526,6 +557,11 @@ class OwnServer(unittest.TestCase):
         self.assertFalse(os.path.exists(server.dir))
         self.assertIn("ended", repr(server))
         server.close()
+
+    def test_its_folder_is_removed_also_where_the_path_names_no_commands(self):
+        with unittest.mock.patch.dict(os.environ, PATH="/none"), filetimer.Server() as server:
+            folder = os.path.dirname(server.dir)
+        wait_until(lambda: not os.path.exists(folder))
 
     def test_one_that_was_killed_with_its_shell_can_be_closed(self):
         server = filetimer.Server()

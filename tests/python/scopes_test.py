@@ -153,6 +153,16 @@ class Scopes(ConfiguredCase):
         self.configure()
         self.assertTrue(asyncio.run(work()))
 
+    def test_a_heartbeat_that_has_expired_is_watched_again_from_its_next_beat_on(self):
+        self.run_worker("""
+            with filetimer.heartbeat(0.2, "loop", signal=0, first_timeout=0.3) as heart:
+                for _ in range(2):
+                    time.sleep(0.6)
+                    heart.beat()
+            """)
+        suite.wait_until(lambda: len(self.records("expired")) == 2)
+        self.assertEqual([each["timeout_s"] for each in self.records("expired")], [0.3, 0.2])
+
     def test_a_heartbeat_may_warn_after_its_first_timeout(self):
         with filetimer.heartbeat(60, "loop", warn_after=30, first_timeout=20) as heart:
             self.assertLess(heart.times().remaining, 21)
@@ -694,6 +704,21 @@ class EnteredAgain(ConfiguredCase):
             self.assertEqual((released, self.open_scopes()), ([True, True], []))
             next(third, None)
 
+    def test_a_generator_that_another_thread_resumes_renews_its_own_entry(self):
+        scope, renewed = filetimer.Scope(FAR_S, "x"), []
+
+        def generator():
+            with scope:
+                yield
+                yield renewed.append(scope.renew(FAR_S + len(renewed)))
+        begun = [generator() for _ in range(3)]
+        for each in begun:
+            next(each)
+        for each in begun:
+            in_thread(next, each)
+        self.assertEqual(renewed, [True] * 3)
+        self.assertEqual({each.timeout for each in scope._all_times()}, {FAR_S, FAR_S + 1, FAR_S + 2})
+
     def test_each_thread_leaves_the_pause_that_it_has_entered(self):
         paused, found = filetimer.paused("p"), []
 
@@ -889,6 +914,15 @@ class Killed(ServerCase):
             """)
         self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
         self.assertEqual(self.record("expired", worker.pid)["scope"], "(idle)")
+
+    test_a_worker_that_beats_a_heartbeat_which_has_expired_is_not_idle = worker_test("""
+        filetimer.configure(idle_timeout=1)
+        with filetimer.heartbeat(0.2, signal=0) as heart:
+            time.sleep(0.5)
+            for _ in range(40):
+                heart.beat()
+                time.sleep(0.05)
+        """)
 
 
 class WallClock(ServerCase):

@@ -69,6 +69,17 @@ class Stacks(ServerCase):
         with filetimer.expires(600, "x"):
             suite.wait_until(has_stacks)
 
+    test_a_worker_at_its_limit_of_file_sizes_survives_a_dump = worker_test("""
+        import resource, subprocess
+        filetimer.configure()
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        with filetimer.expires(600, "x"):
+            subprocess.run([os.environ["FILETIMER_CLIENT"], "dump"], stdout=subprocess.DEVNULL, check=True)
+            time.sleep(0.1)
+        assert signal.SIGXFSZ not in signal.sigpending()
+        """)
+
     def test_show_has_the_stack_of_every_thread(self):
         evidence = self.evidence("""
 filetimer.configure()

@@ -312,7 +312,16 @@ TimerHeartbeat TimerClient::heartbeat(Timeout timeout, std::string_view name,
   const ScopeKey key = name.empty() ? ScopeKey::of_line(file, line) : ScopeKey::of_name(name);
   return {expires_otherwise(options.first_timeout.value_or(timeout).value(), key, of_scope,
                             options.first_timeout ? Opening::kFirst : Opening::kHeartbeat),
-          timeout};
+          timeout, shown_name(key), of_scope, state_};
+}
+
+bool TimerHeartbeat::begin_again() {
+  const bool has_expired = number_ != 0 && fork_count_ == fork_watch::count();
+  if (const auto state = has_expired ? state_.lock() : nullptr) {
+    TimerScope::operator=(TimerClient(state).expires_otherwise(
+        timeout_.value(), ScopeKey::of_name(name_), options_, Opening::kHeartbeat));
+  }
+  return false;
 }
 
 ReleaseResult TimerClient::stop() noexcept {

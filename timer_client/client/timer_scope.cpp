@@ -41,6 +41,11 @@ bool TimerScope::renew(Timeout timeout) {
       slot_->page->wake();
     }
   }
+  if (!is_renewed && number_ != 0 && fork_count_ == fork_watch::count()) {
+    // The verdict came first, and the worker is in the scope still: in none that is watched.
+    const auto held = ProcessLock::instance().lock();
+    slot_->page->latest().note_unwatched(after);
+  }
   return is_renewed;
 }
 

@@ -37,8 +37,8 @@ bool has_worked_since(Core& core, const Process& process, Instant since) {
     return activity.is_inside || activity.last_left > since;
   };
   const Worker* const worker = core.workers.find(process);
-  return worker != nullptr &&
-         (worker->left_on_pipe > since || std::ranges::any_of(worker->pages, has_work_on));
+  return worker != nullptr && (std::max(worker->left_on_pipe, worker->unwatched_until) > since ||
+                               std::ranges::any_of(worker->pages, has_work_on));
 }
 
 // Returns when the scope was released, or renewed, since its verdict.

@@ -74,6 +74,9 @@ struct Worker : WorkerIdentity {
   EventSource exit;                  // wakes the loop when the process exits
   // The last end of a scope on the pipe, a release or a verdict, or the last look inside a scope.
   Instant left_on_pipe;
+  // No release before that counts for an idle timeout: the last deadline of a scope whose line was
+  // rejected, because its end is not seen; of one without a deadline, when its line was read.
+  Instant unwatched_until;
   LostTime lost;  // in which it was halted, or a scope of it had not been seen
   struct Halt {
     std::string why;

@@ -163,7 +163,7 @@ void DeadlineScan::judge_idleness(Worker& worker, const WorkerPage::Activity& ac
   const Instant last_left = std::max(activity.last_left, worker.left_on_pipe);
   for (const auto& watch : activity.watches) {
     Instant deadline = woke + std::max(watch.timeout, kIdleLook);
-    if (!activity.is_inside && last_left > watch.since) {
+    if (!activity.is_inside && last_left > std::max(watch.since, worker.unwatched_until)) {
       const WorkerPage::Scan scan = core_.policy.scan_of(worker, woke);
       const auto due = watch.page->idle_due(watch, last_left, scan);
       if (due && worker.pipe != nullptr && !worker.has_kill() && is_pipe_taken()) {

@@ -212,6 +212,7 @@ class TimerClient {
   bool offer_stacks(int signal, int file = -1);
 
  private:
+  friend class TimerHeartbeat;
   struct State;
   explicit TimerClient(std::shared_ptr<State> state);
   static const std::shared_ptr<State>& inactive_state();
@@ -262,6 +263,7 @@ class [[nodiscard]] TimerScope {
 
  private:
   friend class TimerClient;
+  friend class TimerHeartbeat;
   explicit TimerScope(SlotHandle& slot) noexcept;
   [[nodiscard]] bool is_open() const noexcept;
   bool set_paused(bool is_paused);
@@ -282,17 +284,28 @@ class [[nodiscard]] TimerScope {
 // and moves: as TimerScope. Moved into a TimerScope it stays open, without beat().
 class [[nodiscard]] TimerHeartbeat : public TimerScope {
  public:
-  // Moves the deadline to the timeout from now. Returns false if the scope is not open: it expired,
-  // was released, or was never watched.
-  bool beat() { return renew(timeout_); }
+  // Moves the deadline to the timeout from now. Returns false if the scope is not open: it was
+  // released, was never watched, or expired. One that expired is opened anew, because its loop goes
+  // on; its client must live. Throws as expires().
+  bool beat() { return renew(timeout_) || begin_again(); }
   // Returns the scope alone, for a caller that keeps it as a TimerScope.
   TimerScope scope() && { return std::move(*this); }
 
  private:
   friend class TimerClient;
-  TimerHeartbeat(TimerScope scope, Timeout timeout)
-      : TimerScope(std::move(scope)), timeout_(timeout) {}
+  TimerHeartbeat(TimerScope scope, Timeout timeout, std::string name, const ScopeOptions& options,
+                 std::weak_ptr<TimerClient::State> state)
+      : TimerScope(std::move(scope)),
+        timeout_(timeout),
+        name_(std::move(name)),
+        options_(options),
+        state_(std::move(state)) {}
+  bool begin_again();  // returns false
+
   Timeout timeout_;
+  std::string name_;
+  ScopeOptions options_;
+  std::weak_ptr<TimerClient::State> state_;
 };
 
 // A region of one thread in which the time of its scopes stands still; see TimerClient::paused().

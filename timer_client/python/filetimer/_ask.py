@@ -136,6 +136,8 @@ class Request:
         except (TimerError, TimeoutError):  # the latter of a signal handler
             raise
         except OSError as error:
+            if error.errno is None:
+                raise  # of a signal handler
             raise TimerError(f"cannot connect to '{folder}/control': {error.strerror}") from None
         finally:
             if opened >= 0:
@@ -172,6 +174,8 @@ class Request:
                 if error.args != ("timed out",) or time.monotonic() < end:
                     raise  # of a signal handler, as ScopeExpired is
             except OSError:
+                if self._kept.is_same():
+                    raise  # of a signal handler
                 raise TimerError("this process has no connection for the answer any more: it was "
                                  "forked meanwhile, or closed its files") from None
 

@@ -23,12 +23,13 @@ _STOP_S = 20
 # first shell have ended: a wait for a child needs SIGCHLD, which this process may have blocked. $SHELLOPTS
 # may have errexit, with which bash would end at the end of a pipe. Bash reaps a server that has ended by itself, and
 # then another process may get its pid. So the shell keeps /proc/PID of the server open, which has no files once the
-# server is reaped, and signals the server only before that. Where there is no /proc it signals the pid.
+# server is reaped, and signals the server only before that. Where there is no /proc it signals the pid. rm is found
+# although $PATH may name no folder of the system, as in a unit of systemd.
 _KEEPER = ('set +e; exec 3<&0 4>&1 </dev/null >/dev/null; '
            '{ "$@" 3<&- 5>&1 >&4 4>&- & server=$!; exec 4>&-; '
            '{ { read -r _ <&3; [ -e /proc/self/fd/6/stat ] && kill -TERM "$server"; :; } 6<"/proc/$server" || '
            '{ read -r _ <&3; [ -e /proc/self ] || kill -TERM "$server"; }; } 2>/dev/null; } | '
-           '{ exec 3<&- 4>&-; read -r _; [ -z "$0" ] || rm -rf -- "$0"; } &')
+           '{ exec 3<&- 4>&-; read -r _; [ -z "$0" ] || PATH="/usr/bin:/bin:$PATH" rm -rf -- "$0"; } &')
 
 
 def _installed() -> str | None:

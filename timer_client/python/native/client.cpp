@@ -13,6 +13,7 @@
 #include "timer_client/client/environment.hpp"
 #include "timer_client/client/page/own_page.hpp"
 #include "timer_client/client/process_lock.hpp"
+#include "timer_client/client/write_signals.hpp"
 #include "timer_client/python/native/native.hpp"
 
 namespace filetimer::python {
@@ -171,9 +172,11 @@ void write_stacks_guarded(int signal) {
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   ::sigaction(SIGSEGV, nullptr, &g_handler_of_faults);  // known before another thread may need it
   ::sigaction(SIGSEGV, &action, &g_handler_of_faults);
+  const WriteSignalsGuard guard;  // the file may have reached RLIMIT_FSIZE
   if (sigsetjmp(g_before_stacks, 1) == 0) {
     g_write_stacks[static_cast<std::size_t>(signal)](signal);
   }
+  guard.consume();
   ::sigaction(SIGSEGV, nullptr, &action);
   if (action.sa_sigaction == end_stacks_at_fault) {  // the program has not installed another one
     ::sigaction(SIGSEGV, &g_handler_of_faults, nullptr);
@@ -263,6 +266,14 @@ PyGetSetDef g_properties[] = {
   return static_cast<bool>(made);
 }
 
+// At its end the interpreter imports no module, and a destructor may still enter a scope: that one
+// is not watched, or offers no stacks.
+void forgive_import_at_end() {
+  if (PyErr_ExceptionMatches(PyExc_ImportError) != 0) {
+    PyErr_Clear();
+  }
+}
+
 }  // namespace
 
 bool add_client_type(PyObject* module) {
@@ -280,6 +291,7 @@ bool add_client_type(PyObject* module) {
 TimerClient* open_client(PyObject* client) {
   if (client == nullptr) {
     if (g_default_client == nullptr && !configure()) [[unlikely]] {
+      forgive_import_at_end();
       return nullptr;
     }
     client = g_default_client;
@@ -333,7 +345,10 @@ bool offer_stacks_in_child(PyObject* client) {
     object.offered_in = fork_watch::count();
     const Ref module(PyImport_ImportModule("filetimer._stacks"));
     const Ref result(module ? PyObject_CallMethod(module.get(), "offer", "O", client) : nullptr);
-    return static_cast<bool>(result);
+    if (!module) {
+      forgive_import_at_end();
+    }
+    return PyErr_Occurred() == nullptr;
   });
 }
 

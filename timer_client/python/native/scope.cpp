@@ -227,11 +227,12 @@ bool has_any_flag(PyObject* frame, long flags) {
   return found && (PyLong_AsLong(found.get()) & flags) != 0;
 }
 
-constexpr long kCoroutine = 0x80;  // CO_COROUTINE
+constexpr long kCoroutine = 0x80;          // CO_COROUTINE
+constexpr long kGenerator = 0x20 | 0x200;  // CO_GENERATOR, CO_ASYNC_GENERATOR
 
 // Returns whether the frame is that of a generator, whose caller may differ from step to step.
 bool is_generator(PyObject* frame) {
-  return has_any_flag(frame, 0x20 | 0x200);  // CO_GENERATOR, CO_ASYNC_GENERATOR
+  return has_any_flag(frame, kGenerator);
 }
 
 Ref caller_of(PyObject* frame) {
@@ -277,10 +278,10 @@ Ref entering_frame() {
   return past_entering(Ref::to(reinterpret_cast<PyObject*>(PyEval_GetFrame())));
 }
 
-// Returns whether a coroutine runs in this thread, as the code of a task does.
-bool is_in_coroutine() {
+// Returns whether code with any of these flags runs in this thread, as that of a task.
+bool is_in_any(long flags) {
   Ref frame = entering_frame();
-  while (frame && !has_any_flag(frame.get(), kCoroutine)) {
+  while (frame && !has_any_flag(frame.get(), flags)) {
     frame = caller_of(frame.get());
   }
   return static_cast<bool>(frame);
@@ -382,7 +383,8 @@ Opening* opening_to_leave(Scope& scope) {
 
 // Returns the opening that the other methods concern; null: none. It is the latest one of this
 // thread if acquire() made it, else another one of this thread, else one of acquire(), else the
-// only one; none in a `with` of this function, or task, that was ended.
+// only one, or in a generator, which another thread may have begun, the first one; none in a `with`
+// of this function, or task, that was ended.
 Opening* open_one(Scope& scope) {
   const unsigned fork_count = fork_watch::count();
   const auto is_open_here = [&](const Opening& each) {
@@ -408,7 +410,7 @@ Opening* open_one(Scope& scope) {
     return is_open(*around) ? around : nullptr;
   }
   const bool was_first_left = scope.first.use == Use::kLeftEarly && is_of_thread(scope.first);
-  if (was_first_left && is_in_coroutine()) {
+  if (was_first_left && is_in_any(kCoroutine)) {
     return nullptr;  // this may be its task
   }
   const auto find = [&](const auto& is_wanted) {
@@ -421,7 +423,9 @@ Opening* open_one(Scope& scope) {
   }
   if (found == nullptr && find(is_of_thread) == nullptr) {
     const auto others = std::ranges::count_if(scope.others, is_open_here);
-    found = others + (is_open_here(scope.first) ? 1 : 0) == 1 ? find(is_open_here) : nullptr;
+    const bool is_any = others + (is_open_here(scope.first) ? 1 : 0) == 1 ||
+                        (is_in_any(kGenerator) && is_open_here(scope.first));
+    found = is_any ? find(is_open_here) : nullptr;
   }
   return found;
 }
@@ -546,6 +550,21 @@ PyObject* release(PyObject* self, PyObject*) {
   return PyBool_FromLong(in_time ? 1 : 0);
 }
 
+// Opens a heartbeat anew that has expired, or was not watched: its loop goes on, and may hang
+// later.
+bool begin_again(const Scope& scope, Timeout timeout, Opening& opening) {
+  TimerClient* const client = open_client(scope.client.get());
+  if (client == nullptr) {
+    return PyErr_Occurred() == nullptr;  // after close() it is not open
+  }
+  ScopeOptions options = scope.options ? *scope.options : kDefaultScopeOptions;
+  options.first_timeout.reset();
+  const char* const text = scope.name.text;
+  opening.timer =
+      client->expires(timeout, {text, scope.name.size}, options, text, scope.name.line);
+  return true;
+}
+
 PyObject* renew(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   Scope& scope = as_scope(self);
   std::optional<Timeout> timeout;
@@ -553,9 +572,13 @@ PyObject* renew(PyObject* self, PyObject* const* args, Py_ssize_t count) {
     return nullptr;
   }
   Opening* const opening = open_one(scope);
-  return guarded([&] {
+  return guarded([&]() -> PyObject* {
     const Timeout after = timeout.value_or(scope.timeout);
-    return PyBool_FromLong(opening != nullptr && opening->timer.renew(after) ? 1 : 0);
+    const bool is_renewed = opening != nullptr && opening->timer.renew(after);
+    if (!is_renewed && opening != nullptr && scope.kind == Kind::kHeartbeat) [[unlikely]] {
+      return begin_again(scope, after, *opening) ? Py_NewRef(Py_False) : nullptr;
+    }
+    return PyBool_FromLong(is_renewed ? 1 : 0);
   });
 }
 
@@ -705,7 +728,8 @@ PyMethodDef g_methods[] = {
     {"renew", as_method(renew), METH_FASTCALL,
      "renew($self, timeout=None, /)\n--\n\n"
      "Moves the deadline to `timeout` from now, in seconds or a timedelta; None: the scope's own.\n"
-     "Returns False if the scope is not open, or if the server's verdict came first."},
+     "Returns False if the scope is not open, or if the server's verdict came first; a heartbeat\n"
+     "that is not released is then opened anew."},
     {"pause", change<&TimerScope::pause>, METH_NOARGS,
      "pause($self, /)\n--\n\n"
      "Stops the scope's time until resume(), for a checkpoint or a debugger. The server's\n"
