@@ -565,6 +565,25 @@ with soft(60, "parent"):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 """, says="child\n")
 
+    test_a_child_has_its_own_of_a_scope_that_was_raised_in_its_parent = soft_test("""
+scope = soft(0.3, grace=60)
+scope.acquire()
+try:
+    time.sleep(60)
+except filetimer.ScopeExpired:
+    pid = os.fork()
+    if pid == 0:
+        scope.release()
+        try:
+            with scope:
+                time.sleep(5)
+        except filetimer.ScopeExpired as error:
+            os._exit(7 if error.elapsed < 5 else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+scope.release()
+""")
+
     test_each_of_two_scopes_raises_for_which_one_signal_is_handled = soft_test("""
 from filetimer import _expiry
 alone = filetimer.Client(os.environ["FILETIMER_DIR"] + "-alone")  # no server sends a second signal

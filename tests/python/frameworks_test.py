@@ -189,7 +189,11 @@ class Defaults(ServerCase):
         self.configure()
         for step in (1e9, math.inf):
             filetimer.lightning.TimerCallback(step).setup(None, None, "fit")
-            filetimer.transformers.TimerCallback(step).on_train_begin(None, None, None)
+            callback = filetimer.transformers.TimerCallback(step)
+            callback.on_train_begin(None, None, None)
+        callback.on_step_begin(None, None, None)
+        self.assertIsNone(self.listed_scopes()[0]["remaining_s"])  # the step has no deadline, and neither has the first
+        callback.close()
 
     def test_the_first_step_has_ten_times_as_long(self):
         callback = filetimer.transformers.TimerCallback()

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import copy
+import ctypes
 import json
 import math
 import os
@@ -379,6 +380,13 @@ class MadeUpServer(unittest.TestCase):
         self.addCleanup(client.close)
         return request, client
 
+    def timer_client(self, *words):
+        """Starts timer_client, which asks this server."""
+        client = subprocess.Popen([CLIENT, *words, "--dir", self.dir], stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.DEVNULL)
+        self.addCleanup(suite.end, client)
+        return client
+
     def test_an_answer_may_come_in_parts_after_one_that_is_not_known(self):
         before = os.listdir("/proc/self/fd")
         self.assertEqual(self.ask(b'{"answer":"new"}\n{"answer":', b'"done","x":1}\n'),
@@ -429,6 +437,20 @@ class MadeUpServer(unittest.TestCase):
             request.close()
             self.assertEqual(client.recv(1, socket.MSG_DONTWAIT), b"")
         self.assertEqual(request._socket.fileno(), -1)
+        client = self.timer_client("ping", "--rpc-timeout", f"{BOUND_S}s")
+        with self.listener.accept()[0] as server:
+            server.recv(4096)
+            number = next(each for each in os.listdir(f"/proc/{client.pid}/fd")
+                          if os.readlink(f"/proc/{client.pid}/fd/{each}").startswith("socket:"))
+            pidfd = os.pidfd_open(client.pid)
+            duplicate = ctypes.CDLL(None).syscall(438, pidfd, int(number), 0)  # pidfd_getfd()
+            os.close(pidfd)
+            if duplicate < 0:
+                self.skipTest("no process may have a copy of another one's descriptor here")
+            self.addCleanup(os.close, duplicate)
+            server.send(b'{"answer":"done"}\n')
+            self.assertEqual(client.wait(BOUND_S), 0)
+            self.assertEqual(server.recv(1, socket.MSG_DONTWAIT), b"")
 
     def test_a_socket_of_the_program_that_has_the_number_of_a_request_is_not_read(self):
         request, _ = self.request("ping")
@@ -449,6 +471,19 @@ class MadeUpServer(unittest.TestCase):
                                                             "its process is alive") as caught:
             self.ask(b'{"answer":"granted","wait_s":0.5}\n', 4, patience=1)
         self.assertGreaterEqual(caught.exception.waited, 1.5)
+        client = self.timer_client("ping", "--rpc-timeout", f"{BOUND_S}s")
+        with self.listener.accept()[0] as server:
+            server.send(b'{"answer":"granted","wait_s":0.1}\n')
+            time.sleep(1)
+            server.send(b'{"answer":"done"}\n')
+            self.assertEqual(client.wait(BOUND_S), 0)
+
+    def test_a_connection_that_takes_long_leaves_less_time_for_the_answer(self):
+        request, _ = self.request("ping")
+        granted = request._deadline
+        with self.assertRaises(errors.RpcTimeoutError):
+            request.ask(b"?")
+        self.assertEqual(request._deadline, granted)
 
     def test_a_server_that_accepts_no_connection_is_waited_for(self):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:

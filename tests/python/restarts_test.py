@@ -74,6 +74,26 @@ class Restarts(ServerCase):
                 return self.open_scopes() == ["step"]
         suite.wait_until(is_watched)
 
+    def test_a_thread_in_regions_of_two_clients_leaves_the_last_one_though_they_began_on_two_pages(self):
+        late = pathlib.Path(self.folder, "late")
+        late.touch()
+        outer = filetimer.Client(late)  # which has no page until the file is gone
+        self.addCleanup(outer.close)
+
+        def has_moved():
+            with outer.expires(60, "look") as scope:
+                return scope.is_open
+        with outer.paused("outer"):
+            late.unlink()
+            inner = filetimer.Client(late)
+            self.addCleanup(inner.close)
+            with inner.paused("inner"):
+                suite.wait_until(has_moved)
+            with inner.expires(60, "step") as scope:
+                self.assertTrue(scope.times().paused)
+        with inner.expires(60, "step") as scope:
+            self.assertFalse(scope.times().paused)
+
     def test_the_timeouts_of_a_heartbeat_and_of_the_last_client_count_in_a_new_directory(self):
         for name, minutes in ("early", 5), ("late", 10):
             pathlib.Path(self.folder, name).write_text(f'queue = "5m"\nstep = "{minutes}m"\n', encoding="utf-8")

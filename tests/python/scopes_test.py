@@ -751,6 +751,19 @@ class EnteredAgain(ConfiguredCase):
             say(scope.times().paused)
         """, says="False\n")
 
+    def test_a_function_does_not_end_the_scope_of_a_thread_whose_frame_was_where_its_own_is(self):
+        scope, frames = filetimer.Scope(FAR_S, "x"), []
+
+        def work(keep, call):
+            frames.append(keep(sys._getframe()))
+            return call()
+        with scope:
+            in_thread(lambda: (work(id, scope.__enter__), scope.renew(2 * FAR_S)))
+            if not any(work(lambda frame: frame, lambda: id(frames[-1]) == frames[0] and scope.release())
+                       for _ in range(1000)):
+                self.skipTest("no frame is where that of the thread was")
+            self.assertEqual([each.timeout for each in scope._all_times()], [2 * FAR_S])
+
     def test_each_thread_leaves_the_scope_that_it_has_entered(self):
         scope = filetimer.Scope(FAR_S, "x")
         with contextlib.ExitStack() as stack:
@@ -983,6 +996,21 @@ class WithoutSweeps(ServerCase):
                     time.sleep(60)
             """)
         self.assertEqual(worker.wait(timeout=30), -signal.SIGKILL)
+
+    def test_a_page_that_was_cut_short_gets_no_room_for_further_scopes(self):
+        self.run_worker("""
+            filetimer.configure()
+            folder = os.path.join(os.environ["FILETIMER_DIR"], "scopes")
+            [name] = [each for each in os.listdir(folder) if each.startswith(f"{os.getpid()}-")]
+            file = os.open(os.path.join(folder, name), os.O_RDWR)
+            with filetimer.expires(60):
+                pass  # it looks for another page a second later
+            os.ftruncate(file, 0)
+            scopes = [filetimer.Scope(60, str(i)) for i in range(40)]
+            for scope in scopes:
+                scope.acquire()
+            say(os.fstat(file).st_size)
+            """, says="0\n", FILETIMER_LOG_LEVEL="error")
 
     @unittest.skipUnless(os.geteuid() == 0, "no process of another user can be started here")
     def test_a_worker_that_was_another_user_for_a_while_writes_the_next_message(self):

@@ -203,6 +203,22 @@ os.wait()
         assert in_child(child) == 0
         """, says="0\n1\n")
 
+    test_a_handler_that_raises_while_a_child_offers_them_leaves_no_scope_open = worker_test("""
+        from filetimer import _stacks
+        filetimer.configure()
+        def child():
+            def offer(client):
+                raise TimeoutError
+            _stacks.offer = offer
+            scope = filetimer.Scope(60)
+            try:
+                scope.acquire()
+            except TimeoutError:
+                os._exit(scope.is_open)
+            os._exit(2)
+        assert in_child(child) == 0
+        """)
+
     test_a_worker_that_is_to_get_no_signal_gets_none_for_them = worker_test("""
         filetimer.configure()
         log = filetimer.admin.status().log

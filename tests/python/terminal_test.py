@@ -18,7 +18,7 @@ import time
 
 import filetimer
 import suite
-from harness import CLIENT, SERVER, ServerCase
+from harness import CLIENT, SERVER, ServerCase, with_slow
 from suite import BOUND_S, state_of, wait_until
 
 # Says each SIGINT that it gets, and ends with 5 at a SIGUSR1, with 6 at a SIGHUP.
@@ -270,6 +270,23 @@ class Logs(ServerCase):
             done = subprocess.run([CLIENT, *words, "--fifo", "/none"], input=log, stdout=subprocess.PIPE, text=True,
                                   timeout=BOUND_S)
             self.assertIn("4711", done.stdout)
+
+    def test_a_followed_log_loses_nothing_that_is_written_just_before_its_rename(self):
+        log = pathlib.Path(self.folder, "log")
+        log.write_text('{"schema":1,"event":"x"}\n')
+        # At the end of the file it looks, half a second later, whether another one has the name.
+        follow = subprocess.Popen([*with_slow("newfstatat", "delay_enter", 250_000), CLIENT, "log", "--follow",
+                                   "--json", log], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(suite.end, follow)
+        follow.stdout.readline()
+        for last, first in ("a", "b"), ("c", "d"), ("e", "f"):
+            time.sleep(0.1)
+            with log.open("a") as file:
+                file.write(f'{{"schema":1,"event":"{last}"}}\n')
+            log.rename(log.with_suffix(".1"))
+            log.write_text(f'{{"schema":1,"event":"{first}"}}\n')
+            for event in last, first:
+                self.assertEqual(json.loads(follow.stdout.readline())["event"], event)
 
     def test_files_may_follow_two_dashes(self):
         with open(os.path.join(self.folder, "-x"), "w") as file:

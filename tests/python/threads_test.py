@@ -133,6 +133,21 @@ class Threads(ConfiguredCase):
         self.assertLess(least_growth(lambda: tracemalloc.get_traced_memory()[0],
                                      lambda: work(3_000)), 4096)
 
+    def test_further_uses_of_a_scope_leak_nothing(self):
+        scope = filetimer.Scope(FAR_S, "again")
+
+        def renew():
+            scope.renew()  # it looks for the one of its caller
+
+        def work():
+            for _ in range(10_000):
+                scope.acquire()
+                scope.release()
+                with scope, scope:
+                    renew()
+        work()
+        self.assertLess(least_growth(resident_kb, work), 512)  # an allocation each is over 600 KiB
+
     def test_a_client_that_keeps_its_own_scopes_is_collected(self):
         class Mine(filetimer.Client):
             pass

@@ -168,6 +168,21 @@ class Torch(ServerCase):
         client.acquire("x", -1)
         self.assertEqual(self.open_scopes(), [])
 
+    def test_a_function_does_not_end_the_timer_of_a_thread_whose_frame_was_where_its_own_is(self):
+        client, frames = filetimer.torch.FileTimerClient(self.pipe), []
+
+        def work(keep, call, *args):
+            frames.append(keep(sys._getframe()))
+            if id(frames[-1]) == frames[0] or len(frames) == 1:
+                call(*args)
+                return True
+        client.acquire("x", math.inf)
+        in_thread(work, id, client.acquire, "x", time.time() + FAR_S)
+        if not any(work(lambda frame: frame, client.release, "x") for _ in range(1000)):
+            self.skipTest("no frame is where that of the thread was")
+        [left] = self.listed_scopes()
+        self.assertIsNotNone(left["remaining_s"])
+
     def test_a_path_without_the_runtime_directory_is_refused(self):
         with self.assertRaisesRegex(ValueError, "'/tmp/theirs' does not name a runtime directory DIR: .* no path"):
             filetimer.torch.FileTimerClient("/tmp/theirs")

@@ -154,6 +154,9 @@ TEST_CASE("run takes a verdict from the log, or from the file of the kill while 
             kill_of({.pid = pid, .scope = "inner"}, other) +
             kill_of({.pid = pid, .boot = "00000000-0000-0000-0000-000000000000"}, other) +
             kill_of({.pid = pid, .mono_ns = 1}, other));
+    for (const char* of_others : {"kills/m-1", "kills/m-2", "kills/m-3", "kills/m-4"}) {
+      testing::write_file(folder.path(of_others), "");
+    }
     wait_past_deadline(acquire);  // before it, run asks no record
     testing::write_file(folder.path("go"), "");
     CHECK(program.read_line() ==

@@ -113,12 +113,13 @@ TEST_CASE("A rank is named only if it differs by a share, by five times the spre
 }
 
 TEST_CASE("Ranks wait for each other if their ends are closer than half of what their begins are") {
-  for (const auto& [apart, named] : {std::pair{99ms, 1U}, {100ms, 0U}}) {
+  for (const auto& [apart, waits, named] :
+       {std::tuple{99ms, 400ms, 1U}, {100ms, 400ms, 0U}, {0ms, 249ms, 0U}, {0ms, 251ms, 1U}}) {
     std::vector<EndedScopesByName> ranks(40);
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       for (std::int64_t step = 1; step <= 15; ++step) {
         const Instant end = Instant{step * 1'000'000'000} + (rank == 7 ? apart : 0ms);
-        ranks[rank]["allreduce"].push_back({end, rank == 7 ? 200ms + apart : 400ms});
+        ranks[rank]["allreduce"].push_back({end, rank == 7 ? 200ms + apart : waits});
       }
     }
     const Searched found = compare_ranks(ranks);

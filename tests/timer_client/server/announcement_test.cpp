@@ -67,13 +67,15 @@ TEST_CASE("what is not watched while the server drains ends the idleness of a wo
   announce(server, Announcement::kDraining);
   const PageLayout page = server.page();
   REQUIRE(slots_in_use(page) == 2);
-  const auto moves = [&](const auto& open) {
+  const auto moved_by = [&](const auto& open) {
     const std::int64_t before = page.slot(0).started;
     open();
-    return page.slot(0).started > before;
+    return Duration{page.slot(0).started - before};
   };
-  CHECK(moves([&] { (void)client.expires(1h, "scope"); }));
-  CHECK(moves([&] { client.start(1h); }));
-  CHECK_FALSE(moves([&] { (void)client.stop(); }));
+  CHECK(moved_by([&] { (void)client.expires(1h, "scope"); }) > 0s);
+  CHECK(moved_by([&] { client.start(1h); }) > 0s);
+  CHECK(moved_by([&] { (void)client.stop(); }) == 0s);
+  CHECK(moved_by([&] { (void)client.expires(1min, "short"); }) == 0s);
+  CHECK(moved_by([&] { (void)client.expires(1s, "first", {.first_timeout = 2h}); }) > 59min);
   CHECK(page.slot(1).started == page.slot(1).acquired);
 }
