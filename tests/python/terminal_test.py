@@ -526,7 +526,8 @@ class Detached(TerminalCase):
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=BOUND_S)
             self.assertEqual((done.returncode, done.stdout), (2, b""))
 
-    def test_ctrl_c_ends_the_wait_for_its_start(self):
+    def start_that_waits(self):
+        """Returns the caller of a server whose start waits, and the server's pid."""
         dir = os.path.join(self.folder, "other")
         os.mkdir(dir, 0o700)
         os.mkfifo(dir + "/requests", 0o600)
@@ -538,9 +539,18 @@ class Detached(TerminalCase):
         children = pathlib.Path(f"/proc/{caller.pid}/task/{caller.pid}/children")
         server = int(wait_until(children.read_text))
         os.kill(server, signal.SIGSTOP)  # it would wait for a second only
+        return caller, server
+
+    def test_ctrl_c_ends_the_wait_for_its_start(self):
+        caller, server = self.start_that_waits()
         caller.send_signal(signal.SIGINT)
         self.assertEqual(caller.wait(timeout=BOUND_S), -signal.SIGINT)
         os.kill(server, signal.SIGKILL)
+
+    def test_one_that_is_killed_before_it_is_ready_has_not_started(self):
+        caller, server = self.start_that_waits()
+        os.kill(server, signal.SIGKILL)
+        self.assertEqual(caller.wait(timeout=BOUND_S), 1)
 
 
 class Tables(TerminalCase):
