@@ -154,6 +154,14 @@ class Questions(ConfiguredCase):
             time.sleep(2)
             """)
 
+    def test_a_rank_that_comes_during_a_shutdown_is_told_so(self):
+        with filetimer.expires(FAR_S):
+            shutdown = subprocess.Popen([CLIENT, "shutdown", "--dir", self.dir], stderr=subprocess.DEVNULL)
+            self.addCleanup(suite.end, shutdown)
+            wait_until(lambda: admin.status().announcement == "shutdown")
+            with self.assertRaisesRegex(errors.ServerBusy, "shutting down"):
+                admin.rendezvous(0, 1, FAR_S)
+
     def test_a_shutdown_is_refused_while_scopes_are_open_unless_it_is_forced(self):
         with filetimer.expires(FAR_S, "x"):
             with self.assertRaises(errors.ServerBusy) as caught:
@@ -571,6 +579,17 @@ class Realtime(ServerCase):
             return [int(each) for each in os.listdir(f"/proc/{pid}/task")
                     if os.sched_getscheduler(int(each)) & ~os.SCHED_RESET_ON_FORK == os.SCHED_RR]
         wait_until(lambda: len(threads()) > 1)
+
+    def test_command_and_hooks_have_the_timer_slack_of_the_servers_caller(self):
+        def slack(path="/proc/self/timerslack_ns"):
+            with open(path, encoding="ascii") as file:
+                return file.read()
+        hook = self.folder + "/hook"
+        ended = subprocess.run([SERVER, "--realtime", "--dir", self.folder + "/own", "--on-expiry",
+                                f"cat /proc/self/timerslack_ns > '{hook}'", "--", "sh", "-c",
+                                f"cat /proc/self/timerslack_ns; '{CLIENT}' run --timeout 50ms -- sleep 60"],
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True, check=False)
+        self.assertEqual((ended.stdout, slack(hook)), (slack(), slack()))
 
 
 class OwnServer(unittest.TestCase):

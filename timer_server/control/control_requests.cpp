@@ -321,10 +321,13 @@ ControlRequests::Answer ControlRequests::answer_shutdown(const AcceptedRequest& 
 
 ControlRequests::Answer ControlRequests::answer_rendezvous(const AcceptedRequest& accepted) {
   const bool is_refused = announcement() != Announcement::kNone || !clients_.has_room_to_wait();
-  const Status joined = announcement() != Announcement::kNone
-                            ? failure("the server is draining: no new rendezvous")
-                        : is_refused ? failure(too_many_wait(clients_.count() - 1))
-                                     : rendezvous_.join(accepted);
+  const Status joined =
+      announcement() != Announcement::kNone
+          ? failure(fmt::format("{}: no new rendezvous", announcement() == Announcement::kShutdown
+                                                             ? kShuttingDown
+                                                             : "the server is draining"))
+      : is_refused ? failure(too_many_wait(clients_.count() - 1))
+                   : rendezvous_.join(accepted);
   if (joined) {
     return std::nullopt;
   }

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -91,6 +92,7 @@ void duplicate_to(std::initializer_list<int> standard, int fd) {
     ::sched_setscheduler(0, settings.policy, &settings.priority);
     ::setpriority(PRIO_PROCESS, 0, settings.nice);
   }
+  ::prctl(PR_SET_TIMERSLACK, settings.timer_slack_ns);
   if (start.output >= 0) {
     ::setpgid(0, 0);
     duplicate_to({STDIN_FILENO},
@@ -220,6 +222,7 @@ Inheritance& inheritance() {
     own.policy = ::sched_getscheduler(0);
     ::sched_getparam(0, &own.priority);
     own.nice = ::getpriority(PRIO_PROCESS, 0);
+    own.timer_slack_ns = ::prctl(PR_GET_TIMERSLACK);
     return own;
   }();
   return settings;

@@ -100,6 +100,7 @@ struct Inheritance {
   int policy = 0;  // of scheduling, with SCHED_RESET_ON_FORK if the caller has set that
   sched_param priority{};
   int nice = 0;
+  int timer_slack_ns = 0;  // real-time scheduling sets it to 0, also in children
   std::string oom_score_adj;  // a number; empty: the server has not changed it
 };
 // The first call reads all but the last. main() makes it before the server changes them.
