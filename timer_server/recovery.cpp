@@ -217,8 +217,8 @@ void Recovery::resume_kill(KillState& past) {
 // Returns whether SIGKILL is to follow the last signal, and a process that got it is alive.
 bool Recovery::has_targets(const KillState& order) const {
   const auto means = order.means();
-  return order.is_of_this_boot && order.may_have_stopped && !order.sent.empty() && means &&
-         means->ends_in_sigkill() && !alive_after(order.sent.back(), kills_.excluded()).empty();
+  return order.is_of_this_boot && !order.sent.empty() && means && means->ends_in_sigkill() &&
+         !alive_after(order.sent.back(), kills_.excluded()).empty();
 }
 
 // Finishes a kill whose outcome may be missing in the log. A worker that was spared after its idle

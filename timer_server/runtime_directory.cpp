@@ -302,7 +302,8 @@ Status RuntimeDirectory::choose_folder() {
   log_path_ = absolute_path(*log);
   for (const auto& [option, path] :
        {std::pair("--metrics", settings_.metrics), std::pair("--fifo", settings_.fifo)}) {
-    if (!path.empty() && absolute_path(path) == log_path_) {
+    const std::string full = path.empty() ? std::string{} : absolute_path(path);
+    if (full == log_path_ || full == log_path_ + ".1") {  // a rotation replaces the latter
       return failure(fmt::format("{}: '{}' is the log: expected another path", option, path),
                      EBADF);
     }

@@ -290,6 +290,14 @@ class RemovedPages(ServerCase):
         server.close()
         self.assertEqual(records([server.log], "server_stopped")[0]["rejected"], 1)
 
+    def test_a_metrics_file_is_not_where_a_rotation_puts_the_log(self):  # each sweep would replace its records
+        log = self.folder + "/log.jsonl"
+        for option in "--metrics", "--fifo":
+            done = subprocess.run([os.environ["FILETIMER_SERVER"], "--dir", self.folder + "/other", "--log", log,
+                                   option, log + ".1"], stderr=subprocess.PIPE, universal_newlines=True)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(f"{option}: '{log}.1' is the log: expected another path\n", done.stderr)
+
     def test_those_of_workers_that_have_ended_before_the_server_looks_are_not_rejected(self):
         self.configure()
         os.kill(self.server.pid, signal.SIGSTOP)

@@ -162,6 +162,31 @@ class Questions(ConfiguredCase):
             with self.assertRaisesRegex(errors.ServerBusy, "shutting down"):
                 admin.rendezvous(0, 1, FAR_S)
 
+    def test_a_worker_whose_line_without_a_deadline_a_drain_rejects_is_idle_afterwards(self):
+        self.run_worker("""
+            import json
+            filetimer.configure(idle_timeout=0.5)
+            old = filetimer.Scope(60, "old")
+            old.acquire()
+            filetimer.admin.drain()
+            with open(os.environ["FILETIMER_DIR"] + "/requests", "w") as pipe:
+                json.dump({"version": 1, "pid": os.getpid(), "scope_id": "new", "signal": 9,
+                           "expiration_time": float("inf")}, pipe)
+                pipe.write("\\n")
+            while not filetimer.admin.status().rejected:
+                time.sleep(0.01)
+            old.release()
+            time.sleep(60)
+            """, status=-signal.SIGKILL)
+        self.assertEqual(self.record("expired")["scope"], "(idle)")
+
+    def test_the_descriptors_of_status_are_those_that_the_server_holds_beside_the_connection(self):
+        def is_exact():
+            time.sleep(0.1)  # the connection of the request before is closed by then
+            held = len(os.listdir(f"/proc/{self.server.pid}/fd"))
+            return admin.status().descriptors == held + 1
+        wait_until(is_exact)
+
     def test_a_shutdown_is_refused_while_scopes_are_open_unless_it_is_forced(self):
         with filetimer.expires(FAR_S, "x"):
             with self.assertRaises(errors.ServerBusy) as caught:

@@ -332,6 +332,7 @@ class Restarts(ServerCase):
                 worker.stdout.readline()
                 line = {"version": 1, "pid": worker.pid, "signal": int(signal.SIGTERM)}
                 lines = ({**line, "scope_id": "far", "expiration_time": time.time() + 3600},
+                         {**line, "scope_id": "job", "expiration_time": time.time() + 3600, "x_whole_process": True},
                          {**line, "scope_id": "due", "expiration_time": time.time()})
                 pathlib.Path(self.server.fifo).write_text("".join(json.dumps(each) + "\n" for each in lines))
                 self.wait_for_stage("signalled")
@@ -349,7 +350,11 @@ class Restarts(ServerCase):
                 if not lives:
                     suite.end(worker)
                 self.start_next()
-                suite.wait_until(lambda pid=worker.pid: not self.open_scopes(pid))  # its first iteration saves the page
+                left = ["job"] * lives  # a scope of the whole process goes on, and ends with it
+                # Its first iteration saves the page.
+                suite.wait_until(lambda pid=worker.pid, left=left: self.open_scopes(pid) == left)
+                self.client("ping")
+                self.assertEqual(self.open_scopes(worker.pid), left)
                 self.assertEqual(self.records("left_open", worker.pid), [])
 
     def test_a_scope_of_the_pipe_from_before_a_reboot_is_left_open(self):

@@ -157,7 +157,7 @@ TEST_CASE("a warning that is recorded without evidence says why") {
     CAPTURE(why);
     const TempFolder temp;
     Server::Setup setup = with_own_clocks(temp, {"--evidence-timeout", "100s"});
-    setup.helper = waits_for_go(temp);
+    setup.helper = "read -r _; read -r _; " + waits_for_go(temp);  // once its answer is waited for
     Server server(temp, setup);
     Worker worker("block");
     server.send(acquire_softly(worker.pid(), "forward", 1ms));
@@ -191,9 +191,14 @@ TEST_CASE("a warning before a signal says why its evidence is cut, and whether a
       worker->signal(SIGKILL);
     }
     const Record warned = server.wait_for("warned", "forward");
-    CHECK(contains(warned.text("missing"), ends ? "the worker ended first" : "time was up"));
+    const std::string missing = warned.text("missing");
+    CAPTURE(missing);
+    // The latter if no processor was free in the 20 ms between the helper's limit and the server's.
+    const bool has_partial = contains(missing, "time was up");
+    const bool is_cut = has_partial || missing == "the evidence was not complete after 1s";
+    CHECK((ends ? contains(missing, "the worker ended first") : is_cut));
     CHECK(warned.has("signal") != ends);
-    CHECK((ends || warned.number("gathered_ms") < 1900));
+    CHECK((!has_partial || warned.number("gathered_ms") < 1900));
   }
 }
 
