@@ -139,20 +139,30 @@ class Questions(ConfiguredCase):
                 time.sleep(2)
             """)
 
-    def test_a_worker_in_a_scope_whose_line_a_drain_rejects_is_not_idle(self):
-        self.run_worker("""
+    def run_worker_with_rejected_line(self, deadline, status):
+        """Runs a worker that leaves its scope after a drain has rejected its line, and sleeps."""
+        self.run_worker(f"""
             import json
             filetimer.configure(idle_timeout=0.5)
             old = filetimer.Scope(60, "old")
             old.acquire()
             filetimer.admin.drain()
             with open(os.environ["FILETIMER_DIR"] + "/requests", "w") as pipe:
-                json.dump({"version": 1, "pid": os.getpid(), "scope_id": "new", "signal": 9,
-                           "expiration_time": time.time() + 60}, pipe)
+                json.dump({{"version": 1, "pid": os.getpid(), "scope_id": "new", "signal": 9,
+                            "expiration_time": {deadline}}}, pipe)
                 pipe.write("\\n")
+            while not filetimer.admin.status().rejected:
+                time.sleep(0.01)
             old.release()
-            time.sleep(2)
-            """)
+            time.sleep(60 if {status} else 2)
+            """, status=status)
+
+    def test_a_worker_in_a_scope_whose_line_a_drain_rejects_is_not_idle(self):
+        self.run_worker_with_rejected_line("time.time() + 60", 0)
+
+    def test_a_worker_whose_line_without_a_deadline_a_drain_rejects_is_idle_afterwards(self):
+        self.run_worker_with_rejected_line('float("inf")', -signal.SIGKILL)
+        self.assertEqual(self.record("expired")["scope"], "(idle)")
 
     def test_a_rank_that_comes_during_a_shutdown_is_told_so(self):
         with filetimer.expires(FAR_S):
@@ -161,24 +171,6 @@ class Questions(ConfiguredCase):
             wait_until(lambda: admin.status().announcement == "shutdown")
             with self.assertRaisesRegex(errors.ServerBusy, "shutting down"):
                 admin.rendezvous(0, 1, FAR_S)
-
-    def test_a_worker_whose_line_without_a_deadline_a_drain_rejects_is_idle_afterwards(self):
-        self.run_worker("""
-            import json
-            filetimer.configure(idle_timeout=0.5)
-            old = filetimer.Scope(60, "old")
-            old.acquire()
-            filetimer.admin.drain()
-            with open(os.environ["FILETIMER_DIR"] + "/requests", "w") as pipe:
-                json.dump({"version": 1, "pid": os.getpid(), "scope_id": "new", "signal": 9,
-                           "expiration_time": float("inf")}, pipe)
-                pipe.write("\\n")
-            while not filetimer.admin.status().rejected:
-                time.sleep(0.01)
-            old.release()
-            time.sleep(60)
-            """, status=-signal.SIGKILL)
-        self.assertEqual(self.record("expired")["scope"], "(idle)")
 
     def test_the_descriptors_of_status_are_those_that_the_server_holds_beside_the_connection(self):
         def is_exact():

@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
-
 #include "common/scope_page.hpp"
 #include "common/wire.hpp"
 #include "tests/process/worker.hpp"

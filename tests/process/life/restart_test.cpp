@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: MIT
 #include <doctest/doctest.h>
 
-
 #include "tests/process/worker.hpp"
 #include "tests/support/mounts.hpp"
 
